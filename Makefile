@@ -1,0 +1,62 @@
+# Each target makes the environment it needs; only Python 3.11+ and make must be there.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INTEROP := .venv-interop
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format test-interop real-data clean
+
+help:
+	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
+	@echo "make test          run the tests"
+	@echo "make check         lint and type-check"
+	@echo "make test-interop  test GPflow kernels in an environment of their own"
+	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
+
+demo: $(VENV)/installed
+	$(BIN)/steingp demo --out demo-output
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+check: $(VENV)/installed-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/installed-check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-interop: $(INTEROP)/installed
+	TF_CPP_MIN_LOG_LEVEL=3 $(INTEROP)/bin/python -m pytest -q --rootdir tests_interop \
+	    -c tests_interop/pytest.ini tests_interop
+
+real-data: $(VENV)/installed
+	$(BIN)/python benchmarks/real_data.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[test]"
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-check: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[check,test]"
+	@touch $@ $(VENV)/installed $(VENV)/installed-test
+
+$(INTEROP)/installed: pyproject.toml tests_interop/requirements.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install -q --disable-pip-version-check -e . \
+	    -r tests_interop/requirements.txt
+	$(INTEROP)/bin/python -m pip install -q --disable-pip-version-check --no-deps gpflow
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(INTEROP) demo-output

@@ -1,0 +1,146 @@
+"""Integrals over one latent value f ~ N(mean, variance), elementwise over arrays.
+
+| integral | rule |
+|---|---|
+| E g(f), g smooth and slow | Gauss-Hermite, 20 nodes |
+| log of int exp(g(f)) N(f) df, g concave | Gauss-Legendre on both sides of the mode |
+| P(f < T), T with a concave log density | the same, cut also where f lies |
+
+The last two find the place and the width of their integrand first, so they stay right
+where it is far narrower than N(f). Place and width enter as constants: an integral does
+not depend on its nodes, and its derivative is the integral of the derivative.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import ndtr
+
+NUM_HERMITE = 20
+"""Nodes of the Gauss-Hermite rule."""
+
+NUM_LEGENDRE = 32
+"""Nodes of the Gauss-Legendre rule on each panel."""
+
+VARIANCE_FLOOR = 1e-16
+"""Added to every variance before its root is taken, which thus has a slope at 0."""
+
+_NEGLIGIBLE = 36.0  # exp(-36) = 2e-16: what has fallen so far adds nothing to a sum
+_LOG_2PI = float(np.log(2.0 * np.pi))
+
+Elementwise = Callable[[Array], Array]
+
+
+def standard_deviation(variance: Array) -> Array:
+    """sqrt(variance + 1e-16); a variance rounded to below 0 counts as 0."""
+    return jnp.sqrt(jnp.where(variance < 0.0, 0.0, variance) + VARIANCE_FLOOR)
+
+
+def gaussian_expectation(function: Elementwise, mean: Array, variance: Array) -> Array:
+    """E function(f) for f ~ N(mean, variance): exact for polynomials to degree 39."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NUM_HERMITE)
+    scale = standard_deviation(variance)
+    values = jax.vmap(lambda u: function(mean + scale * u))(jnp.asarray(nodes))
+    return jnp.tensordot(weights / np.sqrt(2.0 * np.pi), values, axes=1)
+
+
+def log_gaussian_integral(log_f: Elementwise, mean: Array, variance: Array) -> Array:
+    """log int exp(log_f(f)) N(f; mean, variance) df for a concave log_f.
+
+    With f = mean + sqrt(variance) u the exponent is log_f - u^2 / 2.
+    """
+    scale = standard_deviation(variance)
+
+    def exponent(u: Array) -> Array:
+        return log_f(mean + scale * u) - 0.5 * u * u
+
+    mode = _mode(exponent, jnp.zeros_like(scale))
+    edges = (
+        mode - distance_to_nothing(exponent, mode, -1.0),
+        mode,
+        mode + distance_to_nothing(exponent, mode, 1.0),
+    )
+    top = jax.lax.stop_gradient(exponent(mode))
+    integral = _integrate(lambda u: jnp.exp(exponent(u) - top), edges)
+    return top + jnp.log(integral) - 0.5 * _LOG_2PI
+
+
+def probability_below(
+    log_density: Elementwise, mode: Array, mean: Array, variance: Array
+) -> Array:
+    """P(f < T) = int q(t) Phi((t - mean) / sd) dt, f ~ N(mean, variance), T ~ q.
+
+    Args:
+        log_density: log q, concave.
+        mode: where log q is largest.
+    """
+    scale = standard_deviation(variance)
+    low = mode - distance_to_nothing(log_density, mode, -1.0)
+    high = mode + distance_to_nothing(log_density, mode, 1.0)
+    width = np.sqrt(2.0 * _NEGLIGIBLE) * scale
+    cuts = [mean - width, mean, mean + width]
+    edges = jnp.stack([low, mode, high, *(jnp.clip(cut, low, high) for cut in cuts)])
+
+    def integrand(t: Array) -> Array:
+        return jnp.exp(log_density(t)) * ndtr((t - mean) / scale)
+
+    return _integrate(integrand, tuple(jnp.sort(edges, axis=0)))
+
+
+def _mode(exponent: Elementwise, zero: Array) -> Array:
+    """The root of the exponent's slope, which falls by at least 1 per unit of u.
+
+    So the root lies between 0 and slope(0). That can be 1e20 with a root of order 10:
+    the interval is halved in arcsinh(u) instead of u.
+    """
+
+    def slope(u: Array) -> Array:
+        return jax.jvp(exponent, (u,), (jnp.ones_like(u),))[1]
+
+    far = jnp.arcsinh(jnp.clip(slope(zero), -1e30, 1e30))
+    sign = jnp.sign(far)
+
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        near, far = bracket
+        middle = 0.5 * (near + far)
+        before = slope(jnp.sinh(middle)) * sign > 0.0
+        return jnp.where(before, middle, near), jnp.where(before, far, middle)
+
+    near, far = jax.lax.fori_loop(0, 32, halve, (zero, far))
+    return jax.lax.stop_gradient(jnp.sinh(0.5 * (near + far)))
+
+
+def distance_to_nothing(exponent: Elementwise, mode: Array, side: float) -> Array:
+    """How far from the mode of a concave exponent it has fallen by 36; 3% too far.
+
+    Halves the logarithm of the distance, between 1e-8 and 1e6.
+    """
+    bottom = exponent(mode) - _NEGLIGIBLE
+
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        inner, outer = bracket
+        middle = 0.5 * (inner + outer)
+        inside = exponent(mode + side * jnp.exp(middle)) > bottom
+        return jnp.where(inside, middle, inner), jnp.where(inside, outer, middle)
+
+    start = jnp.full_like(mode, np.log(1e-8)), jnp.full_like(mode, np.log(1e6))
+    return jax.lax.stop_gradient(jnp.exp(jax.lax.fori_loop(0, 10, halve, start)[1]))
+
+
+def _integrate(function: Elementwise, edges: tuple[Array, ...]) -> Array:
+    """The integral between the first and the last edge, panel by panel."""
+    nodes, weights = np.polynomial.legendre.leggauss(NUM_LEGENDRE)
+    total = jnp.zeros_like(edges[0])
+    for left, right in pairwise(jax.lax.stop_gradient(edges)):
+        half = 0.5 * (right - left)
+
+        def at(x: Array, left: Array = left, half: Array = half) -> Array:
+            return function(left + half * (1.0 + x))
+
+        values = jax.vmap(at)(jnp.asarray(nodes))
+        total = total + half * jnp.tensordot(weights, values, axes=1)
+    return total

@@ -1,0 +1,167 @@
+"""Linear algebra of Gaussian processes: distances, Cholesky factors, log densities.
+
+Everything here scores one matrix; `vmap` makes many. Both derivatives that are written
+by hand are `custom_jvp` rules made of differentiable parts, so forward mode, reverse
+mode and curvature all work.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float
+
+
+DEFAULT_JITTER = 1e-6
+"""Added to the diagonal of every covariance matrix before it is factorised."""
+
+_RETRIES = 6
+_LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+def squared_distances(
+    X: Float[Array, "N D"], Y: Float[Array, "M D"]
+) -> Float[Array, "N M"]:
+    """|x - y|^2 for every pair, by one matrix product on centred inputs.
+
+    Good to about 1e-16 of the largest |x|^2. That is enough for kernels that are smooth
+    functions of r^2; a kernel of r would see its square root, 1e-8: see `distances`.
+    """
+    centre = jnp.mean(X, axis=0, keepdims=True)
+    X, Y = X - centre, Y - centre
+    squares = jnp.sum(X * X, axis=1)[:, None] + jnp.sum(Y * Y, axis=1)[None, :]
+    return jnp.maximum(squares - 2.0 * X @ Y.T, 0.0)
+
+
+def distances(
+    X: Float[Array, "N D"],
+    Y: Float[Array, "M D"],
+    lengthscales: float | Float[Array, "..."] = 1.0,
+) -> Float[Array, "N M"]:
+    """|(x - y) / lengthscales| for every pair, with gradient 0 where x = y.
+
+    The difference comes before the division. Under `jit` a compiler may round x / l in
+    two ways at two places, and |x / l - x / l| = 1e-17 has a gradient of order one.
+    """
+    differences = X[:, None, :] - Y[None, :, :]
+    scaled = differences / jnp.atleast_1d(lengthscales)[None, None, :]
+    return safe_sqrt(jnp.sum(scaled * scaled, axis=-1))
+
+
+def safe_sqrt(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The square root, with derivative 0 instead of infinity at 0."""
+    positive = x > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+
+
+def add_diagonal(
+    K: Float[Array, "N N"], diagonal: Float[Array, " N"] | Float[Array, ""] | float
+) -> Float[Array, "N N"]:
+    """K + diag(diagonal)."""
+    index = jnp.arange(K.shape[-1])
+    return K.at[index, index].add(diagonal)
+
+
+def cholesky(
+    K: Float[Array, "N N"], jitter: float | Float[Array, ""] = DEFAULT_JITTER
+) -> Float[Array, "N N"]:
+    """Lower L with L L' = K + jitter I; more jitter for this matrix alone if it fails.
+
+    Where the factorisation fails, 1e-8, 1e-7, ... 1e-3 of the mean of the diagonal is
+    added, one after the other, until it succeeds. Under `vmap` each matrix of the batch
+    gets only what it needs itself. If nothing helps, the result is NaN.
+    """
+    return _cholesky(K, jnp.asarray(jitter, K.dtype))
+
+
+@jax.custom_jvp
+def _cholesky(K: Array, jitter: Array) -> Array:
+    def factorise(extra: Array) -> Array:
+        return jax.lax.linalg.cholesky(
+            add_diagonal(K, jitter + extra), symmetrize_input=False
+        )
+
+    def failed(carry: tuple[Array, Array, Array]) -> Array:
+        L, _, tries = carry
+        return ~jnp.isfinite(L[-1, -1]) & (tries < _RETRIES)
+
+    def retry(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        _, extra, tries = carry
+        return factorise(extra), 10.0 * extra, tries + 1
+
+    first = factorise(jnp.zeros_like(jitter))
+    L, _, _ = jax.lax.while_loop(
+        failed, retry, (first, 1e-8 * jnp.mean(jnp.diagonal(K)), jnp.array(0))
+    )
+    return L
+
+
+@_cholesky.defjvp
+def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    # dL = L Phi(L^-1 dK L^-T), Phi: the lower triangle with half the diagonal
+    # (Murray 2016, eq. 8). dK is symmetrised, so that only L's own triangle counts.
+    K, jitter = primals
+    dK = 0.5 * (tangents[0] + tangents[0].T)
+    L = _cholesky(K, jitter)
+    half = solve_triangular(L, dK, lower=True)
+    whole = solve_triangular(L, half.T, lower=True)
+    phi = jnp.tril(whole) - 0.5 * jnp.diag(jnp.diagonal(whole))
+    return L, L @ phi
+
+
+def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"]:
+    """L^-1 of a lower triangular matrix by 2 x 2 blocks, so that most work is matmul."""
+    size = L.shape[-1]
+    if size <= leaf:
+        return solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
+    half = size // 2
+    A, C = inverse_lower(L[:half, :half], leaf), inverse_lower(L[half:, half:], leaf)
+    B = -C @ (L[half:, :half] @ A)
+    return jnp.block([[A, jnp.zeros((half, size - half), L.dtype)], [B, C]])
+
+
+def gaussian_log_density(
+    residual: Float[Array, " N"],
+    K: Float[Array, "N N"],
+    jitter: float | Float[Array, ""] = DEFAULT_JITTER,
+) -> Float[Array, ""]:
+    """log N(residual; 0, K + jitter I), with its gradient written by hand.
+
+    d/dK = 1/2 (a a' - K^-1) and d/dresidual = -a with a = K^-1 residual: about half the
+    cost of differentiating through the Cholesky factorisation.
+    """
+    return _gaussian_log_density(residual, K, jnp.asarray(jitter, K.dtype))
+
+
+@jax.custom_jvp
+def _gaussian_log_density(residual: Array, K: Array, jitter: Array) -> Array:
+    return _gaussian_from_factor(residual, cholesky(K, jitter))[0]
+
+
+def _gaussian_from_factor(residual: Array, L: Array) -> tuple[Array, Array]:
+    """The log density by its formula, and a' L for the gradient."""
+    white = solve_triangular(L, residual, lower=True)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
+    return -0.5 * white @ white - log_det - 0.5 * len(residual) * _LOG_2PI, white
+
+
+@_gaussian_log_density.defjvp
+def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    residual, K, jitter = primals
+    d_residual, dK, _ = tangents
+    L = cholesky(K, jitter)
+    value, white = _gaussian_from_factor(residual, L)
+    L_inverse = inverse_lower(L)
+    a = L_inverse.T @ white
+    half_slope = 0.5 * (a[:, None] * a[None, :] - L_inverse.T @ L_inverse)
+    return value, jnp.sum(half_slope * dK) - a @ d_residual
+
+
+def mvn_sample(
+    key: Array, mean: Float[Array, " N"], covariance: Float[Array, "N N"], num: int
+) -> Float[Array, "num N"]:
+    """Draws from N(mean, covariance) for a covariance that may be singular."""
+    L = cholesky(covariance, 1e-10 * jnp.mean(jnp.diagonal(covariance)) + 1e-12)
+    white = jax.random.normal(key, (num, len(mean)), dtype=mean.dtype)
+    return mean[None, :] + white @ L.T

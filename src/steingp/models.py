@@ -1,0 +1,561 @@
+"""Models: data + kernel + likelihood -> a target, and the paper's SVGD around it.
+
+`SteinGP` chooses the target: f integrated out for a Gaussian likelihood on all the data,
+whitened latents at the rows for any other, at inducing points where `inducing` is given.
+The paper's names (`SteinGPR`, `SteinMC`, `SteinSGPR`, `StochSteinGPR`) construct it with
+those choices made.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import ArrayLike
+
+from steingp import inducing as inducing_points
+from steingp import interop, svgd
+from steingp.data import (
+    Batch,
+    Block,
+    BlockStream,
+    FullBatch,
+    Minibatches,
+    Scaling,
+    StreamBatches,
+    as_batch,
+    check_column,
+    check_inputs,
+    warn_about_scale,
+)
+from steingp.kernels import Kernel
+from steingp.likelihoods import Gaussian, Likelihood
+from steingp.linalg import DEFAULT_JITTER, mvn_sample
+from steingp.means import Mean, Zero
+from steingp.posterior import Posterior, predict
+from steingp.precision import float64, to_numpy
+from steingp.priors import Particle
+from steingp.stein import SteinKernel
+from steingp.svgd import SVGDInfo, SVGDState
+from steingp.targets import Marginal, Sparse, Specification, Target, Whitened
+
+_WORKING_FLOATS = 2**28
+"""About how many numbers the particles scored at once may need (2 GiB)."""
+
+
+class SteinGP:
+    """A Gaussian process whose full posterior is to be found.
+
+    Args:
+        data: `(X, y)` with X (N, D) and y (N,) or (N, 1): NumPy, JAX, lists or pandas.
+            Anything but a tuple is a stream: an iterable, or a callable that returns an
+            iterator, of `(X, y)` blocks; give `num_data` and `inducing` with it.
+        kernel: a `steingp.kernels` kernel or a GPflow one.
+        likelihood: p(y | f); Gaussian by default.
+        mean: the mean function; zero by default.
+        inducing: inducing points Z (M, D), or how many to choose from X by greedy
+            conditional variance. None: no sparse approximation.
+        batch_size: rows per step, drawn without replacement within an epoch; needs
+            `inducing`. None: all rows at every step.
+        num_data: rows of the whole stream.
+        latents: "auto" integrates f out where that is exact, "joint" makes latents part
+            of every particle, as the paper does for other likelihoods.
+        standardise: work on inputs (and real-valued outputs) of zero mean and unit sd,
+            and answer in the user's units. Hyperparameters are then in scaled units.
+        jitter: added to the diagonal of covariance matrices.
+        seed: for the choice of inducing points and the order of batches.
+
+    Raises:
+        ValueError: for data or arguments that cannot work, with the fix.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> X = np.linspace(-3, 3, 30)[:, None]
+        >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+        >>> model
+        SteinGP(30 rows, 1 column, f integrated out, 3 hyperparameters)
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        kernel: Any,
+        likelihood: Any = None,
+        *,
+        mean: Mean | None = None,
+        inducing: int | ArrayLike | None = None,
+        batch_size: int | None = None,
+        num_data: int | None = None,
+        latents: str = "auto",
+        standardise: bool = False,
+        jitter: float = DEFAULT_JITTER,
+        seed: int = 0,
+    ) -> None:
+        kernel, likelihood, mean = _check_parts(kernel, likelihood, mean)
+        _check_options(inducing, batch_size, latents, jitter)
+        self._likelihood, self._batch_size, self._seed = likelihood, batch_size, seed
+        self.scaling = Scaling()
+        self.stream: BlockStream | None = None
+        if isinstance(data, tuple):
+            X, y, row = self._load(data, num_data, standardise)
+            self.num_data = len(y)
+        else:
+            X, y, row = self._open_stream(data, num_data, inducing, standardise)
+            self.num_data = int(num_data)  # type: ignore[arg-type]
+        self.data = as_batch(X, y, row)
+        specification = Specification.bind(kernel, mean, likelihood, X.shape[1])
+        self._warn(specification, X, y, standardise)
+        Z = self._choose_inducing(inducing, X, kernel)
+        self.target = self._choose_target(specification, Z, latents, jitter)
+
+    # --- construction -------------------------------------------------------------------
+
+    def _load(
+        self, data: tuple, num_data: int | None, standardise: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if len(data) != 2:
+            raise ValueError(f"data must be (X, y); got a tuple of {len(data)} items.")
+        X, self.labels = check_inputs(data[0])
+        y = check_column(data[1], "y", len(X))
+        self._likelihood.check_targets(y)
+        if num_data not in (None, len(y)):
+            raise ValueError(
+                f"num_data={num_data}, but (X, y) has {len(y)} rows; num_data is for "
+                "streams of blocks."
+            )
+        row = np.full(len(y), self._likelihood.row_neutral)
+        if self._likelihood.row_values is not None:
+            given = np.asarray(self._likelihood.row_values, float)
+            name = str(self._likelihood.row_name)
+            row = np.full(len(y), given) if given.ndim == 0 else given
+            row = check_column(row, name, len(y))
+        if standardise:
+            self.scaling = Scaling.of(X, y if self._likelihood.real_valued else None)
+            X, y = self.scaling.inputs(X), self.scaling.outputs(y)
+            if isinstance(self._likelihood, Gaussian):
+                row = row / self.scaling.y_scale**2
+        return X, y, row
+
+    def _open_stream(
+        self, blocks: Any, num_data: int | None, inducing: Any, standardise: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if num_data is None or num_data < 1:
+            raise ValueError(
+                f"num_data={num_data}: a stream of blocks needs the number of its rows. "
+                "(Data in memory are passed as a tuple (X, y).)"
+            )
+        if inducing is None or np.ndim(inducing) == 0:
+            raise ValueError(
+                "a stream of blocks needs inducing points as an array (M, D): choose "
+                "them from a part of the data, for instance by "
+                "steingp.inducing.greedy_variance."
+            )
+        if standardise:
+            raise ValueError(
+                "standardise=True needs the data in memory; scale the blocks yourself."
+            )
+        if self._likelihood.row_values is not None:
+            raise ValueError(
+                f"with a stream, pass {self._likelihood.row_name} as the third item of "
+                "every block, (X, y, values), not to the likelihood."
+            )
+        self._num_columns: int | None = None
+        self.stream = BlockStream(blocks, self._batch_size, self._check_block)
+        return self.stream.first_block
+
+    def _check_block(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if not isinstance(block, tuple | list) or len(block) not in (2, 3):
+            raise ValueError(
+                "every block must be (X, y), or (X, y, values) with what the likelihood "
+                f"knows of each row; got {type(block).__name__}. (Data in memory are "
+                "passed as one tuple (X, y).)"
+            )
+        X, labels = check_inputs(block[0], "X of a block", self._num_columns)
+        if self._num_columns is None:
+            self._num_columns, self.labels = X.shape[1], labels
+        y = check_column(block[1], "y of a block", len(X))
+        self._likelihood.check_targets(y)
+        row = np.full(len(y), self._likelihood.row_neutral)
+        if len(block) == 3:
+            row = check_column(block[2], "values of a block", len(X))
+        return X, y, row
+
+    def _warn(
+        self, specification: Specification, X: np.ndarray, y: np.ndarray, scaled: bool
+    ) -> None:
+        real = specification.likelihood.real_valued
+        has_defaults = specification.hyperparameters.has_default_priors
+        warn_about_scale(
+            X, y if real else None, has_defaults and not scaled, self.labels
+        )
+
+    def _choose_inducing(self, inducing: Any, X: np.ndarray, kernel: Kernel) -> Any:
+        if inducing is None:
+            return None
+        if np.ndim(inducing) == 0:
+            return inducing_points.greedy_variance(X, int(inducing), kernel, self._seed)
+        Z, _ = check_inputs(inducing, "inducing", X.shape[1])
+        return self.scaling.inputs(Z)
+
+    def _choose_target(
+        self, specification: Specification, Z: Any, latents: str, jitter: float
+    ) -> Target:
+        if Z is not None:
+            return Sparse(
+                specification, Z, float(self.num_data), jitter, num_latents=len(Z)
+            )
+        if latents == "auto" and isinstance(specification.likelihood, Gaussian):
+            return Marginal(specification, jitter)
+        return Whitened(specification, self.num_data, jitter)
+
+    def __repr__(self) -> str:
+        N, D = self.num_data, self.data.X.shape[1]
+        latents = f"{self.target.num_latents} latents per particle"
+        if not self.target.num_latents:
+            latents = "f integrated out"
+        shapes = [p.shape for p in self.target.specification.hyperparameters.free]
+        count = sum(int(np.prod(shape)) for shape in shapes)
+        return (
+            f"SteinGP({N} rows, {D} column{'s' * (D != 1)}, {latents}, "
+            f"{count} hyperparameter{'s' * (count != 1)})"
+        )
+
+    # --- what inference needs -----------------------------------------------------------
+
+    def batches(self) -> svgd.Batches:
+        """The data of each step, for a run that starts now."""
+        if self.stream is not None:
+            return StreamBatches(self.stream)
+        data = Batch(*(jnp.asarray(column) for column in self.data))
+        if self._batch_size is None or self._batch_size >= self.num_data:
+            return FullBatch(data)
+        return Minibatches(data, jax.random.key(self._seed), self._batch_size)
+
+    @property
+    def particles_at_once(self) -> int:
+        """How many particles can be scored at the same time within memory."""
+        rows = self._batch_size or len(self.data.y)
+        size = self.target.num_latents or rows
+        return max(1, _WORKING_FLOATS // (8 * size * max(size, rows)))
+
+    # --- what users call ----------------------------------------------------------------
+
+    @float64
+    def sample_prior(self, num: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """`num` particles from the prior: name -> constrained array (num, ...).
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 10)[:, None]
+            >>> model = sg.SteinGP((X, X), sg.kernels.Matern52())
+            >>> model.sample_prior(4)["kernel.variance"].shape
+            (4,)
+        """
+        _check_num_particles("num", num)
+        keys = jax.random.split(jax.random.key(seed), num)
+        return to_numpy(_sample_prior(self.target, keys))
+
+    @float64
+    def sample_prior_predictive(
+        self, X: ArrayLike, num: int, seed: int = 0
+    ) -> np.ndarray:
+        """`num` data sets y (num, S) that the prior expects at the rows of X.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 10)[:, None]
+            >>> model = sg.SteinGP((X, X), sg.kernels.Matern52())
+            >>> model.sample_prior_predictive(X, 3).shape
+            (3, 10)
+        """
+        _check_num_particles("num", num)
+        values, _ = check_inputs(X, "X", self.data.X.shape[1])
+        keys = jax.random.split(jax.random.key(seed), num)
+        draws = _sample_prior_predictive(
+            self.target.specification, keys, jnp.asarray(self.scaling.inputs(values))
+        )
+        return self.scaling.outputs_back(np.asarray(draws))
+
+    @float64
+    def log_density(self, particles: Mapping[str, ArrayLike]) -> np.ndarray:
+        """log p(y | lambda) + log p(lambda), one per particle, up to a constant.
+
+        Of all the data, in memory, and as a density of the unconstrained values that
+        SVGD moves; `particles` themselves are constrained.
+        """
+        if self.stream is not None:
+            raise ValueError("log_density needs the data in memory, not a stream.")
+        arrays = {name: jnp.asarray(v, float) for name, v in particles.items()}
+        data = Batch(*(jnp.asarray(column) for column in self.data))
+        return np.asarray(_log_density(self.target, arrays, data))
+
+    def predict(
+        self, X: ArrayLike, particles: Mapping[str, ArrayLike], n_samples: int = 1,
+        seed: int = 0,
+    ) -> np.ndarray:  # fmt: skip
+        """Algorithm 2: `n_samples` draws of y at the rows of X from every particle.
+
+        Args:
+            X: (S, D).
+            particles: name -> constrained array, from `SVGD.get_particles()`.
+            n_samples: K, draws per particle.
+            seed: same seed, same draws.
+
+        Returns:
+            (J * K, S); its mean and variance over the first axis are the paper's.
+        """
+        arrays = {name: np.asarray(v, float) for name, v in particles.items()}
+        missing = {
+            p.name for p in self.target.specification.hyperparameters.free
+        } - set(arrays)
+        if missing:
+            raise ValueError(f"particles lack {sorted(missing)}.")
+        num = len(next(iter(arrays.values())))
+        prediction = predict(
+            self.target, self.data, arrays, np.full(num, 1.0 / num), self.scaling, X,
+            of_y=True,
+        )  # fmt: skip
+        return prediction.sample_each(n_samples, seed)
+
+    def posterior(self, particles: Mapping[str, np.ndarray], **about: Any) -> Posterior:
+        """These particles, equally weighted, as a posterior of this model."""
+        return Posterior(
+            self.target, self.data, particles, scaling=self.scaling, labels=self.labels,
+            **about,
+        )  # fmt: skip
+
+
+@eqx.filter_jit
+def _sample_prior(target: Target, keys: Array) -> Particle:
+    return jax.vmap(target.sample_prior)(keys)
+
+
+@eqx.filter_jit
+def _sample_prior_predictive(spec: Specification, keys: Array, X: Array) -> Array:
+    row = jnp.full(len(X), spec.likelihood.row_neutral)
+
+    def one(key: Array) -> Array:
+        theta_key, f_key, y_key = jax.random.split(key, 3)
+        model = spec.at(spec.hyperparameters.sample(theta_key))
+        f = mvn_sample(f_key, model.mean.of(X), model.kernel.gram(X), 1)[0]
+        return model.likelihood.sample(y_key, f, row)
+
+    return jax.lax.map(one, keys)
+
+
+@eqx.filter_jit
+def _log_density(target: Target, particles: Particle, data: Batch) -> Array:
+    return jax.lax.map(lambda theta: target(target.unconstrain(theta), data), particles)
+
+
+@float64
+@eqx.filter_jit
+def _unconstrain(target: Target, particles: Particle) -> Particle:
+    return jax.vmap(target.unconstrain)(particles)
+
+
+@float64
+@eqx.filter_jit
+def _constrain(target: Target, particles: Particle) -> Particle:
+    return jax.vmap(target.constrain)(particles)
+
+
+def _check_parts(
+    kernel: Any, likelihood: Any, mean: Any
+) -> tuple[Kernel, Likelihood, Mean]:
+    if interop.is_gpflow(kernel):
+        kernel = interop.from_gpflow(kernel)
+    if interop.is_gpflow(likelihood):
+        likelihood = interop.likelihood_from_gpflow(likelihood)
+    likelihood = Gaussian() if likelihood is None else likelihood
+    mean = Zero() if mean is None else mean
+    for name, value, kind in (
+        ("kernel", kernel, Kernel),
+        ("likelihood", likelihood, Likelihood),
+        ("mean", mean, Mean),
+    ):
+        if not isinstance(value, kind):
+            given = f"the class {value.__name__}" if isinstance(value, type) else value
+            raise ValueError(
+                f"{name} must be one of steingp.{name}s, for instance "
+                f"steingp.{_EXAMPLES[name]}; got {given!r}."
+            )
+    return kernel, likelihood, mean
+
+
+_EXAMPLES = {
+    "kernel": "kernels.Matern52()",
+    "likelihood": "likelihoods.Bernoulli()",
+    "mean": "means.Constant()",
+}
+
+
+def _check_options(inducing: Any, batch_size: Any, latents: str, jitter: float) -> None:
+    if inducing is not None and np.ndim(inducing) == 0 and int(inducing) < 1:
+        raise ValueError(f"inducing must be at least 1 point; got {inducing}.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+    if batch_size is not None and inducing is None:
+        raise ValueError(
+            f"batch_size={batch_size} needs a sparse model: give inducing points, for "
+            "instance inducing=200."
+        )
+    if latents not in ("auto", "joint"):
+        raise ValueError(f'latents must be "auto" or "joint"; got {latents!r}.')
+    if not jitter >= 0:
+        raise ValueError(f"jitter must not be negative; got {jitter}.")
+
+
+def _check_num_particles(name: str, num: int) -> None:
+    if not isinstance(num, int | np.integer) or num < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {num!r}.")
+
+
+class SVGD:
+    """Algorithm 1 of the paper on a model: plain SVGD, as its first listing has it.
+
+    Args:
+        model: a `SteinGP`.
+        kappa: the Stein kernel, RBF with the median bandwidth by default.
+        n_particles: J.
+        optimiser: any optax optimiser; Adam 0.05 by default.
+        seed: for the start, draws from the prior.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import SVGD, SteinGPR, RBF, Median, kernels
+        >>> X = np.random.default_rng(0).uniform(-5, 5, (40, 1))
+        >>> model = SteinGPR((X, np.sin(X)), kernels.SquaredExponential())
+        >>> opt = SVGD(model, RBF(bandwidth=Median()), n_particles=5)
+        >>> opt.run(iterations=100, progress=False)
+        >>> model.predict(np.zeros((2, 1)), opt.get_particles(), n_samples=3).shape
+        (15, 2)
+    """
+
+    def __init__(
+        self,
+        model: SteinGP,
+        kappa: SteinKernel | None = None,
+        n_particles: int = 20,
+        *,
+        optimiser: optax.GradientTransformation | None = None,
+        seed: int = 0,
+    ) -> None:
+        _check_num_particles("n_particles", n_particles)
+        if not isinstance(model, SteinGP):
+            raise ValueError(
+                f"model must be a steingp model; got {type(model).__name__}."
+            )
+        if kappa is not None and not isinstance(kappa, SteinKernel):
+            raise ValueError(
+                f"kappa must be a Stein kernel such as steingp.RBF(); got {kappa!r}."
+            )
+        self.model, self._kappa, self._optimiser = model, kappa, optimiser
+        start = model.sample_prior(n_particles, seed)
+        z = _unconstrain(model.target, start)
+        self.state: SVGDState = svgd.init(z, optimiser)
+        self.history: SVGDInfo = svgd.join([])
+        self._batches = float64(model.batches)()
+
+    def run(
+        self,
+        iterations: int = 1000,
+        *,
+        progress: bool = True,
+        callback: Callable[[SVGDState, SVGDInfo], bool | None] | None = None,
+    ) -> None:
+        """Take `iterations` steps from where the particles are now.
+
+        See `steingp.svgd.run` for `progress` and `callback`; Ctrl-C keeps what was
+        reached.
+        """
+        self.state, history = svgd.run(
+            self.model.target, self.state, iterations, self._kappa, self._optimiser,
+            batches=self._batches, at_once=self.model.particles_at_once,
+            progress=progress, callback=callback,
+        )  # fmt: skip
+        self.history = svgd.join([self.history, history])
+
+    def get_particles(self) -> dict[str, np.ndarray]:
+        """Name -> constrained array, particles along the leading axis."""
+        return to_numpy(_constrain(self.model.target, self.state.particles))
+
+    def posterior(self) -> Posterior:
+        """The particles as a posterior that predicts."""
+        steps = int(self.state.step)
+        return self.model.posterior(
+            self.get_particles(), history=self.history,
+            method=f"plain SVGD, {steps} steps: spread too small in many dimensions",
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Everything needed to go on later, as named arrays."""
+        return svgd.to_arrays(self.state)
+
+    def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state_dict` of the same model, as if never stopped."""
+        self.state = svgd.from_arrays(self.state, arrays)
+
+
+# --- the paper's names -----------------------------------------------------------------
+
+
+def SteinGPR(data: Any, kernel: Any, **options: Any) -> SteinGP:
+    """Gaussian likelihood on all the data, f integrated out.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> X = np.linspace(0, 1, 9)[:, None]
+        >>> sg.SteinGPR((X, X), sg.kernels.SquaredExponential())
+        SteinGP(9 rows, 1 column, f integrated out, 3 hyperparameters)
+    """
+    return SteinGP(data, kernel, options.pop("likelihood", None), **options)
+
+
+def SteinMC(data: Any, kernel: Any, likelihood: Any, **options: Any) -> SteinGP:
+    """Any likelihood on all the data, whitened latents at every row.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> X = np.linspace(-1, 1, 9)[:, None]
+        >>> y = (X[:, 0] > 0).astype(int)
+        >>> sg.SteinMC((X, y), sg.kernels.Matern52(), sg.likelihoods.Bernoulli())
+        SteinGP(9 rows, 1 column, 9 latents per particle, 2 hyperparameters)
+    """
+    return SteinGP(data, kernel, likelihood, latents="joint", **options)
+
+
+def SteinSGPR(
+    data: Any, kernel: Any, inducing: int | ArrayLike, likelihood: Any = None,
+    **options: Any,
+) -> SteinGP:  # fmt: skip
+    """Any likelihood, whitened latents at inducing points, all rows at every step.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> sg.SteinSGPR((X, X), sg.kernels.SquaredExponential(), inducing=X[::10])
+        SteinGP(50 rows, 1 column, 5 latents per particle, 3 hyperparameters)
+    """
+    return SteinGP(data, kernel, likelihood, inducing=inducing, **options)
+
+
+def StochSteinGPR(
+    data: Any, kernel: Any, inducing: int | ArrayLike, likelihood: Any = None,
+    batch_size: int | None = 256, **options: Any,
+) -> SteinGP:  # fmt: skip
+    """As `SteinSGPR`, with a batch of rows at every step; data in memory or a stream.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> X = np.linspace(0, 1, 500)[:, None]
+        >>> sg.StochSteinGPR((X, X), sg.kernels.SquaredExponential(), inducing=X[::50])
+        SteinGP(500 rows, 1 column, 10 latents per particle, 3 hyperparameters)
+    """
+    return SteinGP(
+        data, kernel, likelihood, inducing=inducing, batch_size=batch_size, **options
+    )

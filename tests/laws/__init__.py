@@ -1,0 +1,1 @@
+"""What every kernel, likelihood, prior and target must satisfy, written once."""
