@@ -33,7 +33,10 @@ ARD = [0.7, 1.3, 2.1]
 ISOTROPIC = [SquaredExponential, Matern12, Matern32, Matern52]
 CASES: dict[str, tuple[Kernel, int]] = {
     **{f"{k.__name__}-default": (k(), 3) for k in ISOTROPIC},
-    **{f"{k.__name__}-shared": (k(variance=1.7, lengthscales=0.8), 2) for k in ISOTROPIC},
+    **{
+        f"{k.__name__}-shared": (k(variance=1.7, lengthscales=0.8), 2)
+        for k in ISOTROPIC
+    },
     **{f"{k.__name__}-ard": (k(variance=0.6, lengthscales=ARD), 3) for k in ISOTROPIC},
     **{f"Periodic-{k.__name__}": (Periodic(k(1.2, 0.9), 1.6), 1) for k in ISOTROPIC},
     "RationalQuadratic-shared": (RationalQuadratic(1.1, 0.8, 0.4), 2),
@@ -125,12 +128,14 @@ def _matern52(r):
 
 
 def _of_r(profile):
-    return lambda x, y, t: t["variance"] * profile(np.sqrt(_r2(x, y, t["lengthscales"])))
+    return lambda x, y, t: (
+        t["variance"] * profile(np.sqrt(_r2(x, y, t["lengthscales"])))
+    )
 
 
 def _periodic_of_r(profile):
-    return lambda x, y, t: t["variance"] * profile(
-        np.sum(_modulus(_sines(x, y, t, t["period"])))
+    return lambda x, y, t: (
+        t["variance"] * profile(np.sum(_modulus(_sines(x, y, t, t["period"]))))
     )
 
 
@@ -313,7 +318,9 @@ def test_scikit_learn_agrees(case: str) -> None:
     theta = start_values(ours, X.shape[1])
     by_log = np.concatenate(
         [
-            (factor * np.asarray(slopes[name]) * np.asarray(theta[name])).reshape(len(X), len(X), -1)
+            (factor * np.asarray(slopes[name]) * np.asarray(theta[name])).reshape(
+                len(X), len(X), -1
+            )
             for name, factor in names
         ],
         axis=-1,
@@ -325,7 +332,9 @@ def test_scikit_learn_agrees(case: str) -> None:
 def test_tinygp_agrees_on_the_cosine() -> None:
     X = inputs(1)
     theirs = 1.4 * tinygp.kernels.Cosine(scale=0.9)
-    np.testing.assert_allclose(Cosine(1.4, 0.9)(X), theirs(X, X), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        Cosine(1.4, 0.9)(X), theirs(X, X), rtol=1e-10, atol=1e-12
+    )
 
 
 # --- Meaning ------------------------------------------------------------------------
@@ -416,7 +425,10 @@ def test_calls_work_inside_jit_and_grad() -> None:
     [
         (lambda: Matern52(lengthscales=-1.0), r"lengthscales=.*must be positive"),
         (lambda: Matern52(lengthscales=[1.0, 0.0]), r"lengthscales=.*must be positive"),
-        (lambda: Matern52(lengthscales=fixed(-2.0)), r"lengthscales=.*must be positive"),
+        (
+            lambda: Matern52(lengthscales=fixed(-2.0)),
+            r"lengthscales=.*must be positive",
+        ),
         (lambda: Matern52(variance=-0.1), r"variance=.*must not be negative"),
         (lambda: Matern52(variance=np.nan), r"variance=.*must be finite"),
         (lambda: Matern52(variance="large"), r"variance=.*must be a number.*'large'"),
@@ -457,7 +469,10 @@ def test_bad_specifications_are_refused(make: Callable, message: str) -> None:
         (Matern52(active_dims=[-1]), r"active_dims of kernel is \[-1\]"),
         (Matern52(active_dims=slice(2, 4)), r"active_dims of kernel.*2 column"),
         (White() + Matern52(active_dims=[5]), r"active_dims of kernel\[1\] is \[5\]"),
-        (Matern52(lengthscales=[1.0, 2.0, 3.0]), r"kernel.lengthscales has 3 values.*2"),
+        (
+            Matern52(lengthscales=[1.0, 2.0, 3.0]),
+            r"kernel.lengthscales has 3 values.*2",
+        ),
         (
             Matern52(lengthscales=[1.0, 2.0], active_dims=[1]),
             r"kernel.lengthscales has 2 values.*sees 1 input",

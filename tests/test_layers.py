@@ -36,7 +36,7 @@ GAUSSIAN_PROCESS = {"kernels", "means", "likelihoods", "targets", "models"}
 
 
 def theme(path: Path) -> str:
-    """The module, or the folder that it stands in: likelihoods/real.py is likelihoods."""
+    """The module, or the folder it stands in: likelihoods for likelihoods/real.py."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 

@@ -54,6 +54,7 @@ CASES = {
         (0.0, 1.0),
         0.0,
         singularity=np.pi,
+        log_tail=lambda y, f: special.log_expit((2.0 * y - 1.0) * f),
     ),
     "probit": Case(
         likelihoods.Bernoulli("probit"),
@@ -61,6 +62,7 @@ CASES = {
         (0.0, 1.0),
         0.0,
         singularity=2.82,
+        log_tail=lambda y, f: special.log_ndtr((2.0 * y - 1.0) * f),
     ),
     "poisson": Case(
         likelihoods.Poisson(),

@@ -1,4 +1,4 @@
-"""Hyperparameter slots: priors, bijectors, names, start values and the paper's defaults."""
+"""Hyperparameter slots: priors, bijectors, names, starts, the paper's defaults."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from steingp.priors import Hyperparameters, assign, fixed
 
 
 def shifted_log_normal() -> dist.Distribution:
-    """1 + 2 exp(N(0, 1)) on (1, inf); numpyro declares its support to be the real line."""
+    """1 + 2 exp(N(0, 1)) on (1, inf); numpyro declares its support to be real."""
     prior = dist.TransformedDistribution(
         dist.Normal(0.0, 1.0), [ExpTransform(), AffineTransform(1.0, 2.0)]
     )
@@ -79,9 +79,13 @@ def test_density_of_z_integrates_to_one(case: str) -> None:
 VECTOR = {
     "number": kernels.SquaredExponential(),
     "expanded": kernels.Matern52(lengthscales=dist.Gamma(3.0, 1.0).expand([3])),
-    "event": kernels.Matern52(lengthscales=dist.Gamma(3.0, 1.0).expand([3]).to_event(1)),
+    "event": kernels.Matern52(
+        lengthscales=dist.Gamma(3.0, 1.0).expand([3]).to_event(1)
+    ),
     "batch": kernels.Matern52(lengthscales=dist.LogNormal(jnp.arange(3.0), 1.0)),
-    "interval": kernels.Linear(dist.Uniform(0.1, jnp.array([1.0, 2.0, 3.0])).to_event(1)),
+    "interval": kernels.Linear(
+        dist.Uniform(0.1, jnp.array([1.0, 2.0, 3.0])).to_event(1)
+    ),
     "transformed": kernels.Matern52(lengthscales=shifted_log_normal().expand([3])),
     "transformed-event": kernels.Matern52(
         lengthscales=shifted_log_normal().expand([3]).to_event(1)

@@ -1,9 +1,9 @@
 """GPflow kernels and likelihoods as ours, read by name: GPflow is never imported.
 
-A GPflow parameter becomes a slot (`steingp.priors`): not trainable, it is `fixed` at its
-value; with a prior, it carries the numpyro distribution of that name; else its value is
-the start value under the slot's default prior. A slot with a prior starts at the prior's
-mean, so that GPflow's value of such a parameter is not kept.
+A GPflow parameter becomes a slot (`steingp.priors`): not trainable, it is `fixed` at
+its value; with a prior, it carries the numpyro distribution of that name; else its
+value is the start value under the slot's default prior. A slot with a prior starts at
+the prior's mean, so that GPflow's value of such a parameter is not kept.
 """
 
 import functools
@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 
@@ -88,7 +89,7 @@ def _polynomial(theirs: Any) -> Kernel:
 
 
 def _whole_number(degree: Any) -> Any:
-    """3.0 and a tensor of 3.0 as 3; what is not whole is left for Polynomial to refuse."""
+    """3.0 and a tensor of 3.0 as 3; Polynomial refuses what is not whole."""
     value = float(_array(degree))
     return int(value) if value.is_integer() else value
 
@@ -157,13 +158,14 @@ def _prior(label: str, theirs: Any) -> dist.Distribution:
     if name not in _PRIORS:
         raise ValueError(
             f"the prior {name} of {label} has no counterpart in steingp. Use one of "
-            f"{', '.join(sorted(_PRIORS))}, or write the kernel with steingp.kernels and "
-            "a numpyro distribution."
+            f"{', '.join(sorted(_PRIORS))}, or write the kernel with steingp.kernels "
+            "and a numpyro distribution."
         )
     given = {k: _array(v) for k, v in theirs.parameters.items() if _is_number(v)}
     if name == "HalfCauchy" and np.any(given["loc"] != 0.0):
         raise ValueError(f"the prior HalfCauchy of {label} must have loc = 0.")
-    return _PRIORS[name](given)
+    with jax.enable_x64(True):
+        return _PRIORS[name](given)
 
 
 def _rate(p: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -201,9 +203,10 @@ def likelihood_from_gpflow(likelihood: Any) -> Component:
     """Our likelihood with the values and priors of a GPflow likelihood.
 
     Args:
-        likelihood: Gaussian with a variance, StudentT, Bernoulli with the probit link,
-            Poisson (binsize becomes the exposure), Exponential or Gamma with the
-            exponential link.
+        likelihood: Gaussian with a variance, StudentT, Bernoulli with the probit link
+            (GPflow's keeps probabilities between .001 and .999, ours does not), Poisson
+            (binsize becomes the exposure), Exponential or Gamma with the exponential
+            link.
 
     Raises:
         ValueError: the likelihood, its link or a prior in it has no counterpart here.
@@ -216,7 +219,7 @@ def likelihood_from_gpflow(likelihood: Any) -> Component:
             case "Gaussian" if likelihood.variance is not None:
                 return likelihoods.Gaussian(variance=_slot(likelihood, "variance"))
             case "StudentT":
-                df = float(_array(likelihood.df))
+                df = fixed(_array(likelihood.df))
                 return likelihoods.StudentT(scale=_slot(likelihood, "scale"), df=df)
             case "Bernoulli":
                 _check_link(likelihood, "inv_probit")
@@ -241,6 +244,6 @@ def _check_link(likelihood: Any, expected: str) -> None:
     link = getattr(likelihood.invlink, "__name__", repr(likelihood.invlink))
     if link != expected:
         raise ValueError(
-            f"the GPflow likelihood {type(likelihood).__name__} is read with its default "
-            f"inverse link {expected}; got {link}."
+            f"the GPflow likelihood {type(likelihood).__name__} is read with its "
+            f"default inverse link {expected}; got {link}."
         )

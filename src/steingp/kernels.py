@@ -114,7 +114,7 @@ class Kernel(Component):
 
 
 def at_start(kernel: Kernel, num_inputs: int) -> Kernel:
-    """The kernel with its start values in its slots, for X with `num_inputs` columns."""
+    """The kernel with start values in its slots, for X with `num_inputs` columns."""
     hyperparameters = Hyperparameters.bind({"kernel": kernel}, num_inputs)
     start = hyperparameters.complete(hyperparameters.start())
     return assign(kernel, start, "kernel")
@@ -139,7 +139,8 @@ def _convert_dims(dims: Any) -> ActiveDims:
         or not np.issubdtype(values.dtype, np.integer)
     ):
         raise ValueError(
-            f"active_dims must be column numbers such as [0, 2] or a slice; got {dims!r}."
+            "active_dims must be column numbers such as [0, 2] or a slice; got "
+            f"{dims!r}."
         )
     return tuple(int(v) for v in values)
 

@@ -34,7 +34,7 @@ from steingp.data import (
 )
 from steingp.kernels import Kernel
 from steingp.likelihoods import Gaussian, Likelihood
-from steingp.linalg import DEFAULT_JITTER, mvn_sample
+from steingp.linalg import DEFAULT_JITTER, blas_suited_to, mvn_sample
 from steingp.means import Mean, Zero
 from steingp.posterior import Posterior, predict
 from steingp.precision import float64, to_numpy
@@ -239,8 +239,13 @@ class SteinGP:
     def particles_at_once(self) -> int:
         """How many particles can be scored at the same time within memory."""
         rows = self._batch_size or len(self.data.y)
-        size = self.target.num_latents or rows
+        size = self.matrix_size
         return max(1, _WORKING_FLOATS // (8 * size * max(size, rows)))
+
+    @property
+    def matrix_size(self) -> int:
+        """Rows of the matrix that is factorised for every particle at every step."""
+        return self.target.num_latents or len(self.data.y)
 
     # --- what users call ----------------------------------------------------------------
 
@@ -473,11 +478,18 @@ class SVGD:
         See `steingp.svgd.run` for `progress` and `callback`; Ctrl-C keeps what was
         reached.
         """
-        self.state, history = svgd.run(
-            self.model.target, self.state, iterations, self._kappa, self._optimiser,
-            batches=self._batches, at_once=self.model.particles_at_once,
-            progress=progress, callback=callback,
-        )  # fmt: skip
+        with blas_suited_to(self.model.matrix_size):
+            self.state, history = svgd.run(
+                self.model.target,
+                self.state,
+                iterations,
+                self._kappa,
+                self._optimiser,
+                batches=self._batches,
+                at_once=self.model.particles_at_once,
+                progress=progress,
+                callback=callback,
+            )
         self.history = svgd.join([self.history, history])
 
     def get_particles(self) -> dict[str, np.ndarray]:

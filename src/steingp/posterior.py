@@ -101,7 +101,7 @@ class Posterior:
         for name, values in self.particles.items():
             if name == LATENTS:
                 continue
-            for label, column in _columns(name, values, self.labels):
+            for label, column in named_columns(name, values, self.labels):
                 mean = float(self.weights @ column)
                 sd = float(np.sqrt(self.weights @ (column - mean) ** 2))
                 low, middle, high = weighted_quantiles(
@@ -197,9 +197,10 @@ def weighted_quantiles(
     return [float(v) for v in np.interp(q, position, values)]
 
 
-def _columns(
+def named_columns(
     name: str, values: np.ndarray, labels: list[str]
 ) -> list[tuple[str, np.ndarray]]:
+    """A hyperparameter's entries one by one, named by the input column of each."""
     if values.ndim == 1:
         return [(name, values)]
     same = values.shape[1] == len(labels)

@@ -189,7 +189,7 @@ class Component(eqx.Module):
 
 def _check_slot(name: str, domain: Domain, component: Component, field: str) -> None:
     value = getattr(component, field)
-    if value is None and domain.default_start is not None or is_traced(value):
+    if (value is None and domain.default_start is not None) or is_traced(value):
         return
     if isinstance(value, dist.Distribution):
         check_prior(name, domain, value)
@@ -404,15 +404,16 @@ def _check_length(
         raise ValueError(f"{name} is a scalar; got {shape[0]} values.")
     if shape and shape[0] != width:
         raise ValueError(
-            f"{name} has {shape[0]} values but its part of the model sees {width} input "
-            f"column(s). Give {width} values, or a scalar to share one."
+            f"{name} has {shape[0]} values but its part of the model sees {width} "
+            f"input column(s). Give {width} values, or a scalar to share one."
         )
 
 
 def _typical_value(prior: dist.Distribution) -> np.ndarray:
     """The prior's mean; the median of draws where the mean is not finite."""
     try:
-        mean = np.broadcast_to(np.asarray(prior.mean, float), prior.shape())
+        with np.errstate(all="ignore"):  # an infinite mean may be a division by 0
+            mean = np.broadcast_to(np.asarray(prior.mean, float), prior.shape())
         if np.all(np.isfinite(mean)):
             return np.array(mean)
     except NotImplementedError:

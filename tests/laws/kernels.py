@@ -1,4 +1,4 @@
-"""The laws of a covariance function: `kernel_laws(kernel, num_inputs)` checks them all."""
+"""The laws of a covariance function, all checked by `kernel_laws`."""
 
 import dataclasses
 import functools
@@ -22,7 +22,9 @@ def inputs(num_inputs: int, num_rows: int = 7, seed: int = 0) -> np.ndarray:
 def has_white(part: Component) -> bool:
     """Whether a White kernel stands anywhere inside."""
     children = [getattr(part, field.name) for field in dataclasses.fields(part)]
-    flat = [c for child in children for c in (child if type(child) is tuple else (child,))]
+    flat = [
+        c for child in children for c in (child if type(child) is tuple else (child,))
+    ]
     inside = any(has_white(c) for c in flat if isinstance(c, Component))
     return inside or isinstance(part, White)
 
@@ -55,7 +57,9 @@ def kernel_laws(kernel: Kernel, num_inputs: int) -> None:
     np.testing.assert_allclose(kernel(X, Y), Kxy, rtol=1e-12, atol=1e-14)
 
     scale = float(np.abs(weights).sum())
-    _slopes_are_right(lambda theta: weighted(theta, X, Y)[0][0], theta, slopes[0], scale)
+    _slopes_are_right(
+        lambda theta: weighted(theta, X, Y)[0][0], theta, slopes[0], scale
+    )
     assert np.all(np.isfinite(slopes[1]))
     _binding_round_trip(kernel, hyperparameters, num_inputs)
 

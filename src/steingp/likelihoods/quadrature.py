@@ -12,7 +12,6 @@ not depend on its nodes, and its derivative is the integral of the derivative.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -59,13 +58,9 @@ def log_gaussian_integral(log_f: Elementwise, mean: Array, variance: Array) -> A
         return log_f(mean + scale * u) - 0.5 * u * u
 
     mode = _mode(exponent, jnp.zeros_like(scale))
-    edges = (
-        mode - distance_to_nothing(exponent, mode, -1.0),
-        mode,
-        mode + distance_to_nothing(exponent, mode, 1.0),
-    )
+    low, high = span(exponent, mode)
     top = jax.lax.stop_gradient(exponent(mode))
-    integral = _integrate(lambda u: jnp.exp(exponent(u) - top), edges)
+    integral = _integrate(lambda u: jnp.exp(exponent(u) - top), [low, mode, high])
     return top + jnp.log(integral) - 0.5 * _LOG_2PI
 
 
@@ -79,16 +74,15 @@ def probability_below(
         mode: where log q is largest.
     """
     scale = standard_deviation(variance)
-    low = mode - distance_to_nothing(log_density, mode, -1.0)
-    high = mode + distance_to_nothing(log_density, mode, 1.0)
+    low, high = span(log_density, mode)
     width = np.sqrt(2.0 * _NEGLIGIBLE) * scale
     cuts = [mean - width, mean, mean + width]
-    edges = jnp.stack([low, mode, high, *(jnp.clip(cut, low, high) for cut in cuts)])
+    edges = [low, mode, high, *(jnp.clip(cut, low, high) for cut in cuts)]
 
     def integrand(t: Array) -> Array:
         return jnp.exp(log_density(t)) * ndtr((t - mean) / scale)
 
-    return _integrate(integrand, tuple(jnp.sort(edges, axis=0)))
+    return _integrate(integrand, edges)
 
 
 def _mode(exponent: Elementwise, zero: Array) -> Array:
@@ -114,33 +108,36 @@ def _mode(exponent: Elementwise, zero: Array) -> Array:
     return jax.lax.stop_gradient(jnp.sinh(0.5 * (near + far)))
 
 
-def distance_to_nothing(exponent: Elementwise, mode: Array, side: float) -> Array:
-    """How far from the mode of a concave exponent it has fallen by 36; 3% too far.
+def span(exponent: Elementwise, mode: Array) -> tuple[Array, Array]:
+    """Where a concave exponent has fallen by 36 on either side of its mode.
 
-    Halves the logarithm of the distance, between 1e-8 and 1e6.
+    Halves the logarithm of the distance, between 1e-8 and 1e6, and answers 3% too far.
     """
     bottom = exponent(mode) - _NEGLIGIBLE
 
-    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-        inner, outer = bracket
-        middle = 0.5 * (inner + outer)
-        inside = exponent(mode + side * jnp.exp(middle)) > bottom
-        return jnp.where(inside, middle, inner), jnp.where(inside, outer, middle)
+    def end(side: Array) -> Array:
+        def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            inner, outer = bracket
+            middle = 0.5 * (inner + outer)
+            inside = exponent(mode + side * jnp.exp(middle)) > bottom
+            return jnp.where(inside, middle, inner), jnp.where(inside, outer, middle)
 
-    start = jnp.full_like(mode, np.log(1e-8)), jnp.full_like(mode, np.log(1e6))
-    return jax.lax.stop_gradient(jnp.exp(jax.lax.fori_loop(0, 10, halve, start)[1]))
+        start = jnp.full_like(mode, np.log(1e-8)), jnp.full_like(mode, np.log(1e6))
+        _, outer = jax.lax.fori_loop(0, 10, halve, start)
+        return mode + side * jnp.exp(outer)
+
+    low, high = jax.lax.stop_gradient(jax.vmap(end)(jnp.array([-1.0, 1.0])))
+    return low, high
 
 
-def _integrate(function: Elementwise, edges: tuple[Array, ...]) -> Array:
-    """The integral between the first and the last edge, panel by panel."""
+def _integrate(function: Elementwise, edges: list[Array]) -> Array:
+    """The integral from the lowest to the highest edge, panel by panel."""
     nodes, weights = np.polynomial.legendre.leggauss(NUM_LEGENDRE)
-    total = jnp.zeros_like(edges[0])
-    for left, right in pairwise(jax.lax.stop_gradient(edges)):
-        half = 0.5 * (right - left)
+    ends = jax.lax.stop_gradient(jnp.sort(jnp.stack(edges), axis=0))
+    left, half = ends[:-1], 0.5 * (ends[1:] - ends[:-1])
 
-        def at(x: Array, left: Array = left, half: Array = half) -> Array:
-            return function(left + half * (1.0 + x))
+    def at(x: Array) -> Array:
+        return jax.vmap(function)(left + half * (1.0 + x))
 
-        values = jax.vmap(at)(jnp.asarray(nodes))
-        total = total + half * jnp.tensordot(weights, values, axes=1)
-    return total
+    values = jax.vmap(at)(jnp.asarray(nodes))
+    return jnp.sum(half * jnp.tensordot(weights, values, axes=1), axis=0)

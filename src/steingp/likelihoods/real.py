@@ -11,7 +11,7 @@ from jax import Array
 from jax.scipy.special import erf, gammaln, logsumexp, ndtr
 
 from steingp.likelihoods.base import Likelihood, convert_row, refuse_rows
-from steingp.likelihoods.quadrature import distance_to_nothing, gaussian_expectation
+from steingp.likelihoods.quadrature import gaussian_expectation, span
 from steingp.priors import Slot, fixed, positive
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -194,10 +194,9 @@ class StudentT(Likelihood):
         def log_density(x: Array) -> Array:
             return a * (x - jnp.exp(x))
 
-        zero = jnp.zeros_like(a)
-        low = distance_to_nothing(log_density, zero, -1.0)
-        low = -low - jnp.log1p((residual / self.scale) ** 2 / self.df)
-        high = distance_to_nothing(log_density, zero, 1.0) + jnp.log1p(1.0 / self.df)
+        low, high = span(log_density, jnp.zeros_like(a))
+        low = low - jnp.log1p((residual / self.scale) ** 2 / self.df)
+        high = high + jnp.log1p(1.0 / self.df)
         low, high = jax.lax.stop_gradient((low, high))
         step = (high - low) / (NUM_MIXTURE - 1)
         x = jax.vmap(lambda k: low + step * k)(jnp.arange(NUM_MIXTURE, dtype=low.dtype))

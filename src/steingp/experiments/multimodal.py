@@ -1,0 +1,169 @@
+"""The multimodal study, section 5.2: Neal's data, with the exact posterior beside it."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steingp import kernels, metrics, plots
+from steingp.experiments.datasets import Split, neal
+from steingp.inference import fit
+from steingp.linalg import DEFAULT_JITTER
+from steingp.models import SteinGP
+from steingp.posterior import Posterior, weighted_quantiles
+
+LENGTHSCALE, VARIANCE, NOISE = (
+    "kernel.lengthscales",
+    "kernel.variance",
+    "likelihood.variance",
+)
+
+
+class Grid(NamedTuple):
+    """A posterior on a product grid: axes by name, and masses that sum to 1."""
+
+    axes: dict[str, np.ndarray]
+    masses: np.ndarray
+
+    def marginal(self, *names: str) -> np.ndarray:
+        """Masses of these axes, in the order of the grid."""
+        others = tuple(i for i, name in enumerate(self.axes) if name not in names)
+        return self.masses.sum(axis=others)
+
+    def mean_and_sd(self, name: str) -> tuple[float, float]:
+        """Of the logarithm of one hyperparameter."""
+        x, mass = np.log(self.axes[name]), self.marginal(name)
+        mean = float(mass @ x)
+        return mean, float(np.sqrt(mass @ (x - mean) ** 2))
+
+
+def grid_posterior(
+    X: np.ndarray, y: np.ndarray, num: int = 60, jitter: float = DEFAULT_JITTER
+) -> Grid:
+    """The exact posterior of Neal's model under the default priors, on a grid.
+
+    The grid is even in the logarithms of lengthscale, variance and noise variance. One
+    eigendecomposition of the correlation matrix per lengthscale serves all values of
+    the other two: with R = U diag(r) U', K = variance R + noise has eigenvalues
+    variance r + noise.
+    """
+    axes = {
+        LENGTHSCALE: np.geomspace(0.05, 20.0, num),
+        VARIANCE: np.geomspace(0.02, 20.0, num),
+        NOISE: np.geomspace(0.003, 1.0, num),
+    }
+    variance = axes[VARIANCE][:, None, None]
+    noise = axes[NOISE][None, :, None] + jitter
+    log_density = np.empty((num, num, num))
+    squares = (X - X.T) ** 2
+    for i, lengthscale in enumerate(axes[LENGTHSCALE]):
+        r, U = np.linalg.eigh(np.exp(-0.5 * squares / lengthscale**2))
+        eigenvalues = variance * np.maximum(r, 0.0) + noise
+        log_density[i] = -0.5 * np.sum(
+            np.log(eigenvalues) + (U.T @ y) ** 2 / eigenvalues, axis=-1
+        )
+    for axis, values in enumerate(axes.values()):
+        # the prior Gamma(1, 0.5), as a density of the logarithm
+        shape = [-1 if k == axis else 1 for k in range(3)]
+        log_density += (np.log(values) - 0.5 * values).reshape(shape)
+    masses = np.exp(log_density - log_density.max())
+    return Grid(axes, masses / masses.sum())
+
+
+class DemoResult(NamedTuple):
+    split: Split
+    posterior: Posterior
+    grid: Grid
+
+    @property
+    def comment(self) -> str:
+        """How wide the particles lie, beside the truth."""
+        lines = ["\nSpread of the particles against the exact posterior (on a grid):"]
+        for name in self.grid.axes:
+            mean, sd = self.grid.mean_and_sd(name)
+            draws = np.log(np.ravel(self.posterior.particles[name]))
+            lines.append(
+                f"  log {name:21} exact {mean:6.2f} +- {sd:.2f}    particles "
+                f"{draws.mean():6.2f} +- {draws.std():.2f}    sd ratio "
+                f"{draws.std() / sd:.2f}"
+            )
+        return "\n".join(lines)
+
+
+def fit_demo(
+    seed: int, num_particles: int, num_steps: int, progress: bool = True
+) -> DemoResult:
+    """Simulate the data, fit them, and integrate the exact posterior."""
+    split = neal(seed)
+    model = SteinGP((split.X, split.y), kernels.SquaredExponential())
+    posterior = fit(
+        model, num_particles=num_particles, num_steps=num_steps, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    return DemoResult(split, posterior, grid_posterior(split.X, split.y))
+
+
+def score_table(result: DemoResult, seconds: float) -> Any:
+    """RMSE, log density and coverage on the held-out half, as a rich table."""
+    from rich.table import Table
+
+    split = result.split
+    prediction = result.posterior.predict_y(split.X_test)
+    low, high = prediction.interval(0.9)
+    table = Table(title="100 held-out observations", title_justify="left")
+    for heading in ("RMSE", "mean log density", "in the 90 % interval", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_row(
+        f"{metrics.rmse(split.y_test, prediction.mean):.3f}",
+        f"{prediction.log_prob(split.y_test).mean():.3f}",
+        f"{100 * metrics.coverage(split.y_test, low, high):.0f} %",
+        f"{seconds:.1f}",
+    )
+    return table
+
+
+def write_figures(result: DemoResult, folder: Path) -> list[Path]:
+    """The predictive band, and the particles over the exact posterior."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    split, posterior, grid = result
+    axes = plots.predictive_band(
+        posterior, split.X, split.y, X_test=split.X_test, y_test=split.y_test
+    )
+    axes.set_title("Neal's data: every particle's prediction, mixed", fontsize=10)
+    band = folder / "predictive_band.png"
+    axes.figure.savefig(band, dpi=150)
+
+    names = list(grid.axes)
+    labels = {LENGTHSCALE: f"{LENGTHSCALE}[0]"}
+    density = {
+        (labels.get(a, a), labels.get(b, b)): (
+            grid.axes[a],
+            grid.axes[b],
+            grid.marginal(a, b).T,
+        )
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+    }
+    chosen = [labels.get(name, name) for name in names]
+    figure = plots.particles(posterior, chosen, density=density)
+    for panel, (a, b) in zip(figure.axes, density, strict=True):
+        inverse = {v: k for k, v in labels.items()}
+        for name, limit in ((a, panel.set_xlim), (b, panel.set_ylim)):
+            key = inverse.get(name, name)
+            low, high = weighted_quantiles(
+                np.log(grid.axes[key]), grid.marginal(key), [0.001, 0.999]
+            )
+            draws = np.log(np.ravel(posterior.particles[key]))
+            low, high = min(low, draws.min()), max(high, draws.max())
+            limit(np.exp(low - 0.1), np.exp(high + 0.1))
+    figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and the "
+                    f"{posterior.num_draws} particles (orange)", fontsize=10)  # fmt: skip
+    figure.tight_layout()
+    cloud = folder / "particles.png"
+    figure.savefig(cloud, dpi=150)
+    plt.close("all")
+    return [band, cloud]
