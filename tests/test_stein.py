@@ -40,8 +40,9 @@ def draws(seed: int, J: int = 7, d: int = 3) -> tuple[jax.Array, jax.Array]:
 def test_fast_terms_are_equation_5(kappa: SteinKernel) -> None:
     particles, scores = draws(0)
     h = kappa.bandwidth(particles, jnp.asarray(0))
-    fast, plain = kappa.terms(particles, scores, h), plain_terms(
-        kappa, particles, scores, h
+    fast, plain = (
+        kappa.terms(particles, scores, h),
+        plain_terms(kappa, particles, scores, h),
     )
     np.testing.assert_allclose(fast.attraction, plain.attraction, atol=1e-13)
     np.testing.assert_allclose(fast.repulsion, plain.repulsion, atol=1e-13)
@@ -168,7 +169,9 @@ def test_phi_is_the_affine_map_and_ksd_its_rate() -> None:
     B, b = bilinear_map(m, S)
     phi = stein.phi(Bilinear(), particles, -particles)
     np.testing.assert_allclose(phi, particles @ B.T + b[None, :], atol=1e-10)
-    rate = np.mean(np.sum(np.asarray(particles) * np.asarray(phi), axis=1)) - np.trace(B)
+    rate = np.mean(np.sum(np.asarray(particles) * np.asarray(phi), axis=1)) - np.trace(
+        B
+    )
     ksd2 = stein.squared_ksd(Bilinear(), particles, -particles, jnp.asarray(1.0))
     np.testing.assert_allclose(-rate, ksd2, rtol=1e-9)
 

@@ -102,7 +102,9 @@ def test_ctrl_c_keeps_what_was_reached() -> None:
         gaussian, state, 50 - int(state.step) if int(state.step) < 50 else 0,
         progress=False,
     )  # fmt: skip
-    whole, _ = svgd.run(gaussian, svgd.init(start(5, 1)), int(rest.step), progress=False)
+    whole, _ = svgd.run(
+        gaussian, svgd.init(start(5, 1)), int(rest.step), progress=False
+    )
     np.testing.assert_array_equal(whole.particles["x"], rest.particles["x"])
 
 
@@ -154,7 +156,9 @@ def test_batches_reach_the_density() -> None:
     np.testing.assert_allclose(state.particles["x"].mean(), 4.0, atol=0.05)
 
 
-@pytest.mark.parametrize("particles", [{}, {"a": np.zeros((0, 2))}, {"a": np.zeros(())}])
+@pytest.mark.parametrize(
+    "particles", [{}, {"a": np.zeros((0, 2))}, {"a": np.zeros(())}]
+)
 def test_particles_need_a_leading_axis(particles: dict) -> None:
     with pytest.raises(ValueError, match="leading"):
         svgd.init(particles)

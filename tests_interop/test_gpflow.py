@@ -297,17 +297,26 @@ def test_likelihoods_without_counterpart_are_refused(likelihood, message: str) -
 # --- The paper's first listing --------------------------------------------------------
 
 
-def test_the_papers_first_listing() -> None:
-    # as printed but for its typo (x -> X) and fewer iterations
-    from steingp import RBF, SVGD, Median, SteinGPR
+LISTING = """
+from steingp import SteinGPR, RBF, Median, SVGD
+import numpy as np, gpflow
+X = np.random.uniform(-5, 5, 100).reshape(-1, 1); y = np.sin(X)
+model = SteinGPR((X, y), gpflow.kernels.SquaredExponential())
+opt = SVGD(model, RBF(bandwidth=Median()), n_particles=5)
+opt.run(iterations=1000)
+theta = opt.get_particles()
+posterior_samples = model.predict(
+    np.linspace(-5, 5, 500).reshape(-1, 1), theta, n_samples=5
+)
+"""
 
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-5, 5, 100).reshape(-1, 1)
-    y = np.sin(X)
-    model = SteinGPR((X, y), gpflow.kernels.SquaredExponential())
-    opt = SVGD(model, RBF(bandwidth=Median()), n_particles=5)
-    opt.run(iterations=100)
-    theta = opt.get_particles()
-    Xnew = np.linspace(-5, 5, 500).reshape(-1, 1)
-    posterior_samples = model.predict(Xnew, theta, n_samples=5)
-    assert posterior_samples.shape == (25, 500)  # 5 draws of each of 5 particles
+
+def test_the_papers_first_listing() -> None:
+    # as printed but for its typo (x -> X)
+    names: dict = {}
+    exec(LISTING, names)
+    samples = names["posterior_samples"]
+    assert samples.shape == (25, 500)  # 5 draws of each of 5 particles
+    truth = np.sin(np.linspace(-5, 5, 500))
+    inner = slice(25, 475)  # the outermost points may lie outside the data
+    assert np.abs(samples.mean(axis=0) - truth)[inner].max() < 0.1

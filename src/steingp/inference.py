@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import optax
 
 from steingp.models import SVGD, SteinGP
@@ -44,6 +45,10 @@ def fit(
         >>> sg.fit(model, num_steps=50, progress=False).predict_f([[0.0]]).mean.shape
         (1,)
     """
+    if not model.has_unknowns:
+        known = model.target.specification.hyperparameters.known
+        draw = {name: np.asarray(value)[None] for name, value in known.items()}
+        return model.posterior(draw, method="exact: every hyperparameter is fixed")
     run = SVGD(model, kappa, num_particles, optimiser=optimiser, seed=seed)
     run.run(num_steps, progress=progress, callback=callback)
     return run.posterior()

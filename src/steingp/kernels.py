@@ -76,9 +76,9 @@ class Kernel(Component):
     @float64
     def __call__(self, X: ArrayLike, Y: ArrayLike | None = None) -> Any:
         """K(X, X), or K(X, Y), at the start values."""
-        X = jnp.asarray(X, float)
+        X = _as_rows(X)
         bound = at_start(self, X.shape[1])
-        K = bound.gram(X) if Y is None else bound.cross(X, jnp.asarray(Y, float))
+        K = bound.gram(X) if Y is None else bound.cross(X, _as_rows(Y))
         return K if is_traced(K) else np.asarray(K)
 
     def __add__(self, other: "Kernel") -> "Sum":
@@ -111,6 +111,11 @@ class Kernel(Component):
         if dims is None:
             return X
         return X[:, dims] if isinstance(dims, slice) else X[:, np.asarray(dims)]
+
+
+def _as_rows(X: ArrayLike) -> Array:
+    X = jnp.asarray(X, float)
+    return X[:, None] if X.ndim == 1 else X
 
 
 def at_start(kernel: Kernel, num_inputs: int) -> Kernel:

@@ -236,6 +236,12 @@ class SteinGP:
         return Minibatches(data, jax.random.key(self._seed), self._batch_size)
 
     @property
+    def has_unknowns(self) -> bool:
+        """Whether a particle has anything to hold: a free hyperparameter or latents."""
+        free = self.target.specification.hyperparameters.free
+        return bool(free) or self.target.num_latents > 0
+
+    @property
     def particles_at_once(self) -> int:
         """How many particles can be scored at the same time within memory."""
         rows = self._batch_size or len(self.data.y)
@@ -458,6 +464,11 @@ class SVGD:
         if kappa is not None and not isinstance(kappa, SteinKernel):
             raise ValueError(
                 f"kappa must be a Stein kernel such as steingp.RBF(); got {kappa!r}."
+            )
+        if not model.has_unknowns:
+            raise ValueError(
+                "every hyperparameter is fixed and f is integrated out: there is nothing "
+                "to infer. steingp.fit(model) gives the exact posterior."
             )
         self.model, self._kappa, self._optimiser = model, kappa, optimiser
         start = model.sample_prior(n_particles, seed)

@@ -98,8 +98,9 @@ class Posterior:
         are left out.
         """
         rows = {}
+        known = self._target.specification.hyperparameters.known
         for name, values in self.particles.items():
-            if name == LATENTS:
+            if name == LATENTS or name in known:
                 continue
             for label, column in named_columns(name, values, self.labels):
                 mean = float(self.weights @ column)

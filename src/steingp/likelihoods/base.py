@@ -1,9 +1,8 @@
 """The interface of a likelihood p(y | f), and the checks all of them share."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
-import equinox as eqx
 import numpy as np
 from jax import Array
 from jaxtyping import Float
@@ -24,10 +23,10 @@ class Likelihood(Component):
     value that changes nothing. Latent variances may be 0: then f = mean.
     """
 
-    is_discrete: eqx.AbstractClassVar[bool]
-    real_valued: eqx.AbstractClassVar[bool]
-    row_name: eqx.AbstractClassVar[str | None]
-    row_neutral: eqx.AbstractClassVar[float]
+    is_discrete: ClassVar[bool]
+    real_valued: ClassVar[bool]
+    row_name: ClassVar[str | None]
+    row_neutral: ClassVar[float]
 
     def __check_init__(self) -> None:
         if self.row_values is not None and not is_traced(self.row_values):
