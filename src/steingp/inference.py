@@ -45,7 +45,7 @@ def fit(
         >>> sg.fit(model, num_steps=50, progress=False).predict_f([[0.0]]).mean.shape
         (1,)
     """
-    if not model.has_unknowns:
+    if isinstance(model, SteinGP) and not model.has_unknowns:
         known = model.target.specification.hyperparameters.known
         draw = {name: np.asarray(value)[None] for name, value in known.items()}
         return model.posterior(draw, method="exact: every hyperparameter is fixed")

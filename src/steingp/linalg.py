@@ -5,7 +5,7 @@ by hand are `custom_jvp` rules made of differentiable parts, so forward mode, re
 mode and curvature all work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import jax
@@ -66,6 +66,50 @@ def add_diagonal(
     return K.at[index, index].add(diagonal)
 
 
+# LAPACK under vmap. On a CPU, jaxlib spreads a batch of factorisations or triangular
+# solves over its thread pool and waits for them on one of the pool's own threads: as
+# many such calls at once as there are threads, two on two cores, wait for ever (seen with
+# jaxlib 0.10.2). One matrix after the other never waits, and BLAS still has its threads.
+
+
+def _one_by_one_on_cpu(function: Callable[..., Array]) -> Callable[..., Array]:
+    """`function`, whose vmap on a CPU is a loop over the batch."""
+    in_sequence = jax.custom_batching.sequential_vmap(function)
+
+    def call(*arrays: Array) -> Array:
+        on_cpu = jax.default_backend() == "cpu"
+        return (in_sequence if on_cpu else function)(*arrays)
+
+    return call
+
+
+@_one_by_one_on_cpu
+def _factorise(K: Array) -> Array:
+    return jax.lax.linalg.cholesky(K, symmetrize_input=False)
+
+
+@_one_by_one_on_cpu
+def _solve(L: Array, B: Array) -> Array:
+    return solve_triangular(L, B, lower=True)
+
+
+@_one_by_one_on_cpu
+def _solve_transposed(L: Array, B: Array) -> Array:
+    return solve_triangular(L, B, lower=True, trans=1)
+
+
+def solve_lower(
+    L: Float[Array, "N N"], B: Float[Array, "N *M"]
+) -> Float[Array, "N *M"]:
+    """L^-1 B for a lower triangular L, whose upper triangle must be 0."""
+    return jax.lax.custom_linear_solve(
+        lambda X: L @ X,
+        B,
+        solve=lambda _, B: _solve(L, B),
+        transpose_solve=lambda _, B: _solve_transposed(L, B),
+    )
+
+
 def cholesky(
     K: Float[Array, "N N"], jitter: float | Float[Array, ""] = DEFAULT_JITTER
 ) -> Float[Array, "N N"]:
@@ -81,9 +125,7 @@ def cholesky(
 @jax.custom_jvp
 def _cholesky(K: Array, jitter: Array) -> Array:
     def factorise(extra: Array) -> Array:
-        return jax.lax.linalg.cholesky(
-            add_diagonal(K, jitter + extra), symmetrize_input=False
-        )
+        return _factorise(add_diagonal(K, jitter + extra))
 
     def failed(carry: tuple[Array, Array, Array]) -> Array:
         L, _, tries = carry
@@ -107,8 +149,8 @@ def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     K, jitter = primals
     dK = 0.5 * (tangents[0] + tangents[0].T)
     L = _cholesky(K, jitter)
-    half = solve_triangular(L, dK, lower=True)
-    whole = solve_triangular(L, half.T, lower=True)
+    half = solve_lower(L, dK)
+    whole = solve_lower(L, half.T)
     phi = jnp.tril(whole) - 0.5 * jnp.diag(jnp.diagonal(whole))
     return L, L @ phi
 
@@ -117,7 +159,7 @@ def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"
     """L^-1 of a lower triangular matrix by 2 x 2 blocks: most work is matmul."""
     size = L.shape[-1]
     if size <= leaf:
-        return solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
+        return solve_lower(L, jnp.eye(size, dtype=L.dtype))
     half = size // 2
     A, C = inverse_lower(L[:half, :half], leaf), inverse_lower(L[half:, half:], leaf)
     B = -C @ (L[half:, :half] @ A)
@@ -144,7 +186,7 @@ def _gaussian_log_density(residual: Array, K: Array, jitter: Array) -> Array:
 
 def _gaussian_from_factor(residual: Array, L: Array) -> tuple[Array, Array]:
     """The log density by its formula, and a' L for the gradient."""
-    white = solve_triangular(L, residual, lower=True)
+    white = solve_lower(L, residual)
     log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
     return -0.5 * white @ white - log_det - 0.5 * len(residual) * _LOG_2PI, white
 

@@ -302,7 +302,7 @@ class SteinGP:
             raise ValueError("log_density needs the data in memory, not a stream.")
         arrays = {name: jnp.asarray(v, float) for name, v in particles.items()}
         data = Batch(*(jnp.asarray(column) for column in self.data))
-        return np.asarray(_log_density(self.target, arrays, data))
+        return np.array(_log_density(self.target, arrays, data))
 
     def predict(
         self, X: ArrayLike, particles: Mapping[str, ArrayLike], n_samples: int = 1,

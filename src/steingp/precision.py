@@ -32,7 +32,7 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
 def to_numpy(tree: Any) -> Any:
     """The same tree with every JAX array copied into a NumPy array."""
-    return jax.tree.map(np.asarray, tree)
+    return jax.tree.map(np.array, tree)
 
 
 def is_traced(value: Any) -> bool:

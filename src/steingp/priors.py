@@ -43,6 +43,9 @@ from steingp.precision import is_traced
 POSITIVE_FLOOR = 1e-6
 """Smallest value a positive hyperparameter can take (GPflow's, and the paper's)."""
 
+DEFAULT_POSITIVE_PRIOR = dist.Exponential(0.5)
+"""The paper's Gamma(shape 1, rate 0.5), written as what it is: cheaper to sample."""
+
 Particle = dict[str, Array]
 """Name -> array: constrained values (theta) or unconstrained ones (z) of a particle."""
 
@@ -104,7 +107,7 @@ def positive(
     default: Slot = 1.0,
     *,
     zero_allowed: bool = False,
-    prior: Callable[[], dist.Distribution] = lambda: dist.Gamma(1.0, 0.5),
+    prior: Callable[[], dist.Distribution] = lambda: DEFAULT_POSITIVE_PRIOR,
     start: Callable[[int], np.ndarray] | None = None,
     per_column: bool = False,
 ) -> Any:

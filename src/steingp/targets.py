@@ -20,7 +20,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from steingp.data import Batch, count_rows
@@ -31,6 +30,7 @@ from steingp.linalg import (
     add_diagonal,
     cholesky,
     gaussian_log_density,
+    solve_lower,
 )
 from steingp.means import Mean
 from steingp.priors import Component, Hyperparameters, Particle, assign
@@ -153,7 +153,7 @@ class Marginal(Target):
         model = self.specification.at(theta)
         L = cholesky(self._covariance(model, data), self.jitter)
         residual = data.y - model.mean.of(data.X)
-        return Conditional(data.X, L, solve_triangular(L, residual, lower=True))
+        return Conditional(data.X, L, solve_lower(L, residual))
 
 
 class Whitened(Target):
@@ -209,7 +209,7 @@ def marginals(
     model: Model, known: Conditional, X: Float[Array, "S D"]
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
     """Mean and variance of f at each row of X."""
-    A = solve_triangular(known.L, model.kernel.cross(known.points, X), lower=True)
+    A = solve_lower(known.L, model.kernel.cross(known.points, X))
     variance = model.kernel.diag(X) - jnp.sum(A * A, axis=0)
     return model.mean.of(X) + A.T @ known.white, jnp.maximum(variance, 0.0)
 
@@ -218,5 +218,5 @@ def joint(
     model: Model, known: Conditional, X: Float[Array, "S D"]
 ) -> tuple[Float[Array, " S"], Float[Array, "S S"]]:
     """Mean and full covariance of f over the rows of X."""
-    A = solve_triangular(known.L, model.kernel.cross(known.points, X), lower=True)
+    A = solve_lower(known.L, model.kernel.cross(known.points, X))
     return model.mean.of(X) + A.T @ known.white, model.kernel.gram(X) - A.T @ A
