@@ -101,7 +101,7 @@ def test_cyclical_falls_back_on_the_median() -> None:
 
 def test_random_features_approach_the_rbf() -> None:
     # each of R features has variance below 1/2 ... 3/2 about the mean: sd 1.3/sqrt(R)
-    particles, scores = draws(4)
+    particles, _ = draws(4)
     h = jnp.asarray(2.0)
     rough = stein.RandomFourier(num_features=40_000)
     gap = rough.pair(particles[0], particles[1], h) - stein.RBF().pair(

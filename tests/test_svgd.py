@@ -138,7 +138,7 @@ def test_a_failed_particle_is_carried_back_by_the_others() -> None:
 
 
 def test_all_failed_stops_with_step_and_particle() -> None:
-    with pytest.raises(FloatingPointError, match="at step 0 .*particle 0"):
+    with pytest.raises(FloatingPointError, match=r"at step 0 .*particle 0"):
         svgd.run(
             lambda p: jnp.log(-jnp.abs(p["x"]).sum() - 1.0),
             svgd.init(start(3, 1)), 10, progress=False,

@@ -21,12 +21,12 @@ from jaxtyping import Float, Int
 
 
 class Batch(NamedTuple):
-    """Rows that enter one evaluation of a target."""
+    """Rows that enter one evaluation of a target: NumPy at rest, JAX where computed."""
 
-    X: Array | np.ndarray
-    y: Array | np.ndarray
-    row: Array | np.ndarray
-    mask: Array | np.ndarray
+    X: Any  # (B, D)
+    y: Any  # (B,)
+    row: Any  # (B,)
+    mask: Any  # (B,)
 
 
 def check_inputs(

@@ -23,7 +23,6 @@ left out it is one per column, each sqrt(D) at the start.
 """
 
 import abc
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -82,10 +81,12 @@ class Kernel(Component):
         return K if is_traced(K) else np.asarray(K)
 
     def __add__(self, other: "Kernel") -> "Sum":
-        return Sum(_parts(self, Sum) + _parts(other, Sum))
+        parts = _parts(self, Sum) + _parts(other, Sum)
+        return Sum(parts=parts)  # pyright: ignore[reportCallIssue]
 
     def __mul__(self, other: "Kernel") -> "Product":
-        return Product(_parts(self, Product) + _parts(other, Product))
+        parts = _parts(self, Product) + _parts(other, Product)
+        return Product(parts=parts)  # pyright: ignore[reportCallIssue]
 
     def narrow(self, path: str, num_inputs: int) -> int:
         dims = self.active_dims
@@ -336,7 +337,7 @@ class Periodic(Kernel):
             )
 
     @property
-    def active_dims(self) -> ActiveDims:
+    def active_dims(self) -> ActiveDims:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.base_kernel.active_dims
 
     def _gram(self, X: Array) -> Array:
@@ -480,11 +481,8 @@ class _Combination(Kernel):
 
     parts: tuple[Kernel, ...]
 
-    def __init__(self, parts: Sequence[Kernel]) -> None:
-        self.parts = tuple(parts)
-
     @property
-    def active_dims(self) -> ActiveDims:
+    def active_dims(self) -> ActiveDims:  # pyright: ignore[reportIncompatibleVariableOverride]
         return None
 
     @abc.abstractmethod

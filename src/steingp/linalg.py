@@ -99,8 +99,8 @@ def _solve_transposed(L: Array, B: Array) -> Array:
 
 
 def solve_lower(
-    L: Float[Array, "N N"], B: Float[Array, "N *M"]
-) -> Float[Array, "N *M"]:
+    L: Float[Array, "N N"], B: Float[Array, "N ..."]
+) -> Float[Array, "N ..."]:
     """L^-1 B for a lower triangular L, whose upper triangle must be 0."""
     return jax.lax.custom_linear_solve(
         lambda X: L @ X,

@@ -209,8 +209,8 @@ class SteinGP:
                 specification, Z, float(self.num_data), jitter, num_latents=len(Z)
             )
         if latents == "auto" and isinstance(specification.likelihood, Gaussian):
-            return Marginal(specification, jitter)
-        return Whitened(specification, self.num_data, jitter)
+            return Marginal(specification, jitter=jitter)
+        return Whitened(specification, num_latents=self.num_data, jitter=jitter)
 
     def __repr__(self) -> str:
         N, D = self.num_data, self.data.X.shape[1]
@@ -365,13 +365,13 @@ def _log_density(target: Target, particles: Particle, data: Batch) -> Array:
 
 @float64
 @eqx.filter_jit
-def _unconstrain(target: Target, particles: Particle) -> Particle:
+def _unconstrain(target: Target, particles: Mapping[str, Any]) -> Particle:
     return jax.vmap(target.unconstrain)(particles)
 
 
 @float64
 @eqx.filter_jit
-def _constrain(target: Target, particles: Particle) -> Particle:
+def _constrain(target: Target, particles: Mapping[str, Any]) -> Particle:
     return jax.vmap(target.constrain)(particles)
 
 

@@ -4,7 +4,7 @@ Colours are from Okabe and Ito's palette, which colour-blind readers can tell ap
 """
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -50,7 +50,7 @@ def predictive_band(
         >>> posterior = sg.fit(model, num_steps=50, progress=False)
         >>> axes = plots.predictive_band(posterior, X, np.sin(6 * X))
     """
-    axes = axes or _new_axes((7.5, 4.2))
+    axes = _new_axes((7.5, 4.2)) if axes is None else axes
     x, values = np.ravel(np.asarray(X, float)), np.ravel(np.asarray(y, float))
     everything = [x] if X_test is None else [x, np.ravel(np.asarray(X_test, float))]
     low, high = np.min(np.concatenate(everything)), np.max(np.concatenate(everything))
@@ -161,7 +161,7 @@ def _scalar_columns(posterior: Posterior) -> dict[str, np.ndarray]:
     }
 
 
-def _new_axes(size: tuple[float, float]) -> Any:
+def _new_axes(size: tuple[float, float]) -> "Axes":
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=size, layout="constrained")[1]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.core
 import numpy as np
 
 P = ParamSpec("P")

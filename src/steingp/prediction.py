@@ -26,7 +26,7 @@ from steingp.targets import Target, joint, marginals
 _WORKING_FLOATS = 2**27
 """About how many numbers may be alive at once while predicting (1 GiB)."""
 
-Particles = Mapping[str, np.ndarray]
+Particles = Mapping[str, Any]
 """Name -> constrained array, draws along the leading axis."""
 
 
@@ -271,7 +271,7 @@ class Prediction:
     @property
     def _moments(self) -> np.ndarray:
         if self._stored_moments is None:
-            self._stored_moments = self._in_blocks(_moments)
+            self._stored_moments = np.asarray(self._in_blocks(_moments))
         return self._stored_moments
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:

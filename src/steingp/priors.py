@@ -339,7 +339,7 @@ class Hyperparameters(eqx.Module):
 
     def constrain(self, z: Mapping[str, Array]) -> Particle:
         """theta from unconstrained z."""
-        return {p.name: p.bijector(z[p.name]) for p in self.free}
+        return {p.name: jnp.asarray(p.bijector(z[p.name])) for p in self.free}
 
     def unconstrain(self, theta: Mapping[str, Array]) -> Particle:
         """z from theta; values at the edge of a support are moved just inside."""
@@ -358,7 +358,8 @@ class Hyperparameters(eqx.Module):
         """One draw of theta from the prior."""
         keys = jax.random.split(key, max(len(self.free), 1))
         return {
-            p.name: p.prior.sample(k) for p, k in zip(self.free, keys, strict=False)
+            p.name: jnp.asarray(p.prior.sample(k))
+            for p, k in zip(self.free, keys, strict=False)
         }
 
     def start(self) -> Particle:

@@ -44,7 +44,7 @@ class SVGDState(NamedTuple):
 
     particles: PyTree
     optimiser: PyTree
-    step: Array | np.ndarray
+    step: Any
 
 
 class SVGDInfo(NamedTuple):
@@ -156,7 +156,7 @@ def step(
     # optax descends, SVGD ascends: the direction changes sign here and nowhere else
     descent = -(attraction + repulsion)
     update, optimiser_state = optimiser.update(descent, state.optimiser, flat)
-    moved = unflatten(optax.apply_updates(flat, update))
+    moved = unflatten(flat + jnp.asarray(update))
     info = SVGDInfo(
         log_density=jnp.mean(values, where=healthy),
         bandwidth=h,

@@ -135,7 +135,7 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
     )
     axes.set_title("Neal's data: every particle's prediction, mixed", fontsize=10)
     band = folder / "predictive_band.png"
-    axes.figure.savefig(band, dpi=150)
+    plt.gcf().savefig(band, dpi=150)
 
     names = list(grid.axes)
     labels = {LENGTHSCALE: f"{LENGTHSCALE}[0]"}
