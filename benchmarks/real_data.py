@@ -19,7 +19,9 @@ import numpy as np
 import steingp as sg
 from steingp.experiments.datasets import CLASSIFICATION, uci_split
 
-RESULTS = Path(__file__).parent.parent / "results" / "real_data.jsonl"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "real_data.jsonl"
+PAGE = ROOT / "docs" / "results.md"
 
 # Table 5 of the paper: SteinGP20, mean over five splits and its spread
 PAPER = {
@@ -63,7 +65,7 @@ def fit_one(
         "first_step_seconds": compiled - began,
         "run_seconds": ended - compiled,
         "jax": jax.__version__,
-        "machine": f"{platform.machine()}, {jax.default_backend()}",
+        "device": f"{jax.devices()[0].device_kind}, {platform.machine()}",
         "version": sg.__version__,
     }
 
@@ -83,6 +85,31 @@ def table(lines: list[dict]) -> str:
             f"{value:>10.2f} +- {spread:.2f}{len(own):>8}{seconds:>8.0f}"
         )
     return "\n".join(rows)
+
+
+PAGE_TEXT = """# Real data
+
+Made by `benchmarks/real_data.py` from `results/real_data.jsonl` ({devices}).
+
+Mean test log density per point, of the mixture over particles, in standardised units.
+Plain SVGD with the paper's settings: J = 20, Adam 0.05, 1000 steps, ARD squared
+exponential, default priors. Random 70/30 splits, scaled by the training part. "Ours" is the
+mean over splits with its standard error; "paper" is its SteinGP20 with the spread over its
+five splits, which are not ours.
+
+```
+{table}
+```
+
+The regression sets come out as in the paper or better. The classification sets do not:
+with a latent value per row as part of each particle, plain SVGD's particles collapse and
+its predictions are too sure (blood is below the base rate's -0.53, in the paper too). The
+row number, which the paper's classification sets had as an input, is left out here.
+"""
+
+
+def _devices(lines: list[dict]) -> str:
+    return "; ".join(sorted({f"{d['device']}, jax {d['jax']}" for d in lines}))
 
 
 def main() -> None:
@@ -105,6 +132,7 @@ def main() -> None:
             print(f"{name} {split}: {result['log_density']:.3f}", flush=True)
     print("\nmean test log density per point")
     print(table(done))
+    PAGE.write_text(PAGE_TEXT.format(table=table(done), devices=_devices(done)))
 
 
 if __name__ == "__main__":
