@@ -52,3 +52,4 @@ X_test = rng.uniform(-3, 3, (500, 2))
 f_test = np.sin(2 * X_test[:, 0]) + 0.5 * X_test[:, 1]
 error = metrics.rmse(f_test, posterior.predict_f(X_test).mean)
 print(f"RMSE against the true function: {error:.3f}")
+folder.cleanup()

@@ -60,12 +60,8 @@ def test_an_epoch_is_a_permutation(num_data: int) -> None:
     key = jax.random.key(3)
     batch_size = min(8, num_data)
     steps = num_data // np.gcd(num_data, batch_size)  # ends where an epoch ends
-    seen = np.concatenate(
-        [
-            data.epoch_index(key, jnp.asarray(t), batch_size, num_data)
-            for t in range(steps)
-        ]
-    )
+    draw = jax.jit(lambda t: data.epoch_index(key, t, batch_size, num_data))
+    seen = np.concatenate([draw(jnp.asarray(t)) for t in range(steps)])
     for epoch in np.split(seen, len(seen) // num_data):
         assert sorted(epoch) == list(range(num_data))
 

@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"prediction"},
     {"posterior"},
     {"models"},
+    {"paper"},
     {"inference"},
     {"baselines"},
     {"plots", "io", "sklearn"},

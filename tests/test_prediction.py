@@ -119,7 +119,7 @@ def test_memory_bounds_do_not_change_the_result(
 
 def test_joint_samples_and_covariance_agree() -> None:
     prediction = posterior_of().predict_f(Xs)
-    n = 20_000
+    n = 10_000
     samples = prediction.sample(n, seed=1)
     sd = np.sqrt(prediction.variance)
     assert np.all(np.abs(samples.mean(axis=0) - prediction.mean) < 5 * sd / np.sqrt(n))

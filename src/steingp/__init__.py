@@ -16,12 +16,12 @@ from steingp import means as means
 from steingp import metrics as metrics
 from steingp import stein as stein
 from steingp.inference import fit as fit
-from steingp.models import SVGD as SVGD
 from steingp.models import SteinGP as SteinGP
-from steingp.models import SteinGPR as SteinGPR
-from steingp.models import SteinMC as SteinMC
-from steingp.models import SteinSGPR as SteinSGPR
-from steingp.models import StochSteinGPR as StochSteinGPR
+from steingp.paper import SVGD as SVGD
+from steingp.paper import SteinGPR as SteinGPR
+from steingp.paper import SteinMC as SteinMC
+from steingp.paper import SteinSGPR as SteinSGPR
+from steingp.paper import StochSteinGPR as StochSteinGPR
 from steingp.posterior import Posterior as Posterior
 from steingp.prediction import Prediction as Prediction
 from steingp.priors import fixed as fixed

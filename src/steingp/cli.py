@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+DEMO_SEED = 46
+"""Under the paper's priors most simulated sets have one mode; this one has two."""
+
 app = typer.Typer(
     help="Gaussian processes with their full posterior.",
     no_args_is_help=True,
@@ -24,7 +27,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path(
         "demo-output"
     ),
-    seed: Annotated[int, typer.Option(help="Of the data and of the fit.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the data and of the fit.")] = DEMO_SEED,
     particles: Annotated[int, typer.Option(help="How many, J.", min=1)] = 20,
     steps: Annotated[int, typer.Option(help="Steps of SVGD.", min=1)] = 1000,
 ) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import optax
 
-from steingp.models import SVGD, SteinGP
+from steingp.models import SteinGP
+from steingp.paper import SVGD
 from steingp.posterior import Posterior
 from steingp.stein import SteinKernel
 from steingp.svgd import SVGDInfo, SVGDState

@@ -169,11 +169,19 @@ def _quantile(mixture: _Mixture, q: Array) -> Array:
         )
         return centre + side * distance * scale
 
-    if likelihood.real_valued:
-        lower = expand(-1.0, False)
-    else:
-        lower = jnp.full_like(centre, -1.0 if likelihood.is_discrete else 0.0)
     upper = expand(1.0, True)
+    if likelihood.real_valued:
+        return _bisect(reached, expand(-1.0, False), upper)
+    if likelihood.is_discrete:
+        return whole(_bisect(reached, jnp.full_like(upper, -1.0), upper))
+    # positive numbers: by logarithms, since a quantile may be 1e-100
+    smallest = jnp.full_like(upper, np.log(np.finfo(float).tiny))
+    log_upper = jnp.log(jnp.maximum(upper, np.finfo(float).tiny))
+    return jnp.exp(_bisect(lambda t: reached(jnp.exp(t)), smallest, log_upper))
+
+
+def _bisect(reached: Callable[[Array], Array], lower: Array, upper: Array) -> Array:
+    """The point between where `reached` turns true, from above."""
 
     def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
@@ -181,8 +189,7 @@ def _quantile(mixture: _Mixture, q: Array) -> Array:
         ok = reached(middle)
         return jnp.where(ok, low, middle), jnp.where(ok, middle, high)
 
-    _, upper = jax.lax.fori_loop(0, 80, halve, (lower, upper))
-    return whole(upper)
+    return jax.lax.fori_loop(0, 80, halve, (lower, upper))[1]
 
 
 @eqx.filter_jit
