@@ -18,7 +18,8 @@ def test_demo_prints_tables_and_writes_figures(tmp_path: Path) -> None:
     for words in ("kernel.lengthscales[0]", "likelihood.variance", "RMSE", "sd ratio"):
         assert words in result.output
     for name in ("predictive_band.png", "particles.png"):
-        width, height = Image.open(tmp_path / "new" / name).size
+        with Image.open(tmp_path / "new" / name) as image:
+            width, height = image.size
         assert width > 800 and height > 300
 
 

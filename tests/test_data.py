@@ -47,7 +47,7 @@ def test_refuses_mismatched_rows_and_wide_targets() -> None:
 def test_scaling_round_trip_and_constant_column() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(5.0, 3.0, (40, 2)), rng.normal(-2.0, 7.0, 40)
-    X[:, 1] = 4.0
+    X[:, 1] = 0.1  # whose computed sd is 1e-17, not 0
     scaling = data.Scaling.of(X, y)
     scaled = scaling.inputs(X)
     np.testing.assert_allclose(scaled.mean(axis=0), 0.0, atol=1e-12)
@@ -88,9 +88,10 @@ def test_streams_pad_split_and_start_again() -> None:
         X, y = block
         return X[:, None], y, np.zeros(len(y))
 
-    stream = data.BlockStream(lambda: iter(blocks), 3, prepare)
+    stream = data.BlockStream(lambda: iter(blocks), 7, 3, prepare)
     batches = list(stream.one_pass())
-    assert [int(b.mask.sum()) for b in batches] == [3, 2, 2]
+    # rows left over from a block begin the next batch; only the last is padded
+    assert [int(b.mask.sum()) for b in batches] == [3, 3, 1]
     rows = np.concatenate([b.X[b.mask > 0, 0] for b in batches])
     assert rows.tolist() == list(range(7))
     assert all(b.X.shape == (3, 1) for b in batches)
@@ -105,16 +106,16 @@ def test_streams_pad_split_and_start_again() -> None:
 
 def test_a_generator_is_refused() -> None:
     with pytest.raises(ValueError, match="iterable more than once"):
-        data.BlockStream((b for b in []), None, lambda b: b)  # type: ignore
+        data.BlockStream((b for b in []), 1, None, lambda b: b)  # type: ignore
     with pytest.raises(ValueError, match="blocks is empty"):
-        data.BlockStream([], None, lambda b: b)  # type: ignore
+        data.BlockStream([], 1, None, lambda b: b)  # type: ignore
 
 
 def test_scale_warnings() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
     y = X[:, 0]
     with pytest.warns(UserWarning, match="column\\(s\\) b are constant"):
-        data.warn_about_scale(X * [1.0, 0.0], y, True, ["a", "b"])
+        data.warn_about_scale(X * [1.0, 0.0] + 0.1, y, True, ["a", "b"])
     with pytest.warns(UserWarning, match="column\\(s\\) a are far from unit scale"):
         data.warn_about_scale(X * [1e4, 1.0], y, True, ["a", "b"])
     with pytest.warns(UserWarning, match="y has mean"):

@@ -12,7 +12,7 @@ ROOT = Path(steingp.__file__).parent
 
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
-    {"precision"},
+    {"precision", "checks"},
     {"linalg"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods"},

@@ -206,6 +206,19 @@ def test_exposure_at_new_rows() -> None:
     np.testing.assert_allclose(five.mean, 5.0 * one.mean, rtol=1e-9)
 
 
+def test_one_exposure_for_all_rows_holds_for_new_ones() -> None:
+    counts = rng.poisson(3.0 * np.exp(y))
+    model = sg.SteinGP(
+        (X, counts), kernels.Matern52(), likelihoods.Poisson(exposure=3.0)
+    )
+    particles = model.sample_prior(2)
+    posterior = model.posterior(particles)
+    three, one = posterior.predict_y(Xs), posterior.predict_y(Xs, per_row=1.0)
+    np.testing.assert_allclose(three.mean, 3.0 * one.mean, rtol=1e-12)
+    few = model.predict(X[:2], particles, 4000, per_row=0.01).mean()
+    assert few < 0.2 * model.predict(X[:2], particles, 4000).mean()
+
+
 def test_f_at_a_row_that_is_known_exactly() -> None:
     posterior = posterior_of(likelihoods.Bernoulli(), y > 0)
     prediction = posterior.predict_f(X[:3])  # each particle knows f there
@@ -220,11 +233,13 @@ def test_f_at_a_row_that_is_known_exactly() -> None:
         (lambda p: p.predict_y([[np.nan]]), "NaN"),
         (lambda p: p.predict_y([["a"]]), "must hold numbers"),
         (lambda p: p.predict_y(Xs).log_prob(np.zeros(8)), "X has 9 rows and y has 8"),
-        (lambda p: p.predict_y(Xs).quantile(1.0), "q must lie between"),
-        (lambda p: p.predict_y(Xs).interval(90), "level must lie between"),
+        (lambda p: p.predict_y(Xs).quantile(1.0), "q must be one number between"),
+        (lambda p: p.predict_y(Xs).interval(90), "level must be one number between"),
         (lambda p: p.predict_y(Xs).sample(0), "at least 1"),
         (lambda p: p.predict_y(Xs, batch_size=0), "batch_size"),
         (lambda p: p.predict_y(Xs, per_row=[1.0]), "per_row has 1"),
+        (lambda p: p.predict_y(Xs, per_row=-np.ones(9)), "per_row .*row 0 is -1"),
+        (lambda p: p.predict_y(Xs).quantile([0.1, 0.9]), "q must be one number"),
     ],
 )
 def test_bad_questions_are_refused(call: Any, message: str) -> None:

@@ -176,6 +176,16 @@ def test_phi_is_the_affine_map_and_ksd_its_rate() -> None:
     np.testing.assert_allclose(-rate, ksd2, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kappa", KERNELS[:-1], ids=lambda k: type(k).__name__)
+def test_ksd_of_one_particle_by_hand(kappa: SteinKernel) -> None:
+    # u(x, x) = g(0) |s|^2 + 0 - 2 d / h g'(0)
+    x, s, h = jnp.array([[0.3, -1.0]]), jnp.array([[2.0, 1.0]]), jnp.asarray(0.7)
+    assert isinstance(kappa, stein.Radial)
+    zero = jnp.zeros(())
+    expected = 5.0 * kappa.profile(zero) - 2.0 * 2 / h * kappa.slope(zero)
+    np.testing.assert_allclose(stein.squared_ksd(kappa, x, s, h), expected, rtol=1e-12)
+
+
 def test_ksd_tells_a_good_sample_from_a_narrow_one() -> None:
     x, _ = draws(5, J=200, d=2)
     h = jnp.asarray(1.0)

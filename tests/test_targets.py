@@ -240,6 +240,19 @@ def test_white_noise_adds_to_the_diagonal_only() -> None:
     )
 
 
+def test_white_noise_stays_out_of_the_inducing_points() -> None:
+    # u is the smooth part of f: at Z = X the sparse model with a White part knows u and
+    # has White's variance left at every row
+    kernel = kernels.Matern52(fixed(1.0), fixed(1.0)) + kernels.White(fixed(0.2))
+    model = SteinGP((X, Y["Poisson"]), kernel, LIKELIHOODS["Poisson"], inducing=X)
+    theta = {"nu": jnp.zeros(25)}
+    known = model.target.condition(theta, batch_of(model))
+    _, variance = targets.marginals(
+        model.target.specification.at(theta), known, jnp.asarray(X)
+    )
+    np.testing.assert_allclose(variance, 0.2, atol=1e-5)
+
+
 def test_models_of_one_structure_share_compiled_code() -> None:
     # targets are pytrees whose static parts compare equal
     one = model_of("Gaussian").target

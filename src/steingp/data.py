@@ -19,6 +19,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+from steingp.checks import as_numbers
+
 
 class Batch(NamedTuple):
     """Rows that enter one evaluation of a target: NumPy at rest, JAX where computed."""
@@ -86,13 +88,21 @@ def _as_floats(values: Any, name: str) -> np.ndarray:
     if hasattr(values, "dtypes") and hasattr(values, "columns"):
         for column in values.columns:
             _as_floats(values[column].to_numpy(), f"column {column!r} of {name}")
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    numbers = as_numbers(values)
+    if numbers is None:
         raise ValueError(
-            f"{name} must hold numbers ({error}). Encode categories and dates as "
-            "numbers first."
-        ) from None
+            f"{name} must hold numbers; got {_kind(values)}. Convert text, categories "
+            "and dates to numbers first."
+        )
+    return numbers
+
+
+def _kind(values: Any) -> str:
+    array = np.asarray(values, dtype=object).ravel()
+    if not array.size:
+        return type(values).__name__
+    odd = next((v for v in array if as_numbers(v) is None), array[0])
+    return f"{odd!r}, a {type(odd).__name__}"
 
 
 def _check_finite(values: np.ndarray, name: str) -> None:
@@ -111,8 +121,9 @@ def warn_about_scale(
     X: np.ndarray, y: np.ndarray | None, default_priors: bool, labels: list[str]
 ) -> None:
     """Warn of constant columns, and of default priors on data far from unit scale."""
-    spread = X.std(axis=0)
-    constant = [labels[i] for i in np.flatnonzero(spread == 0.0)]
+    varies = X.max(axis=0) > X.min(axis=0)  # an sd may miss 0 by round-off
+    spread = np.where(varies, X.std(axis=0), 0.0)
+    constant = [labels[i] for i in np.flatnonzero(~varies)]
     if constant and len(X) > 1:
         warnings.warn(
             f"input column(s) {', '.join(constant)} are constant: they carry no "
@@ -149,11 +160,11 @@ class Scaling:
     @staticmethod
     def of(X: np.ndarray, y: np.ndarray | None) -> "Scaling":
         """Zero mean and unit sd; a constant column is only centred."""
-        scale = X.std(axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
+        scale = np.where(X.max(axis=0) > X.min(axis=0), X.std(axis=0), 1.0)
         if y is None:
             return Scaling(X.mean(axis=0), scale)
-        return Scaling(X.mean(axis=0), scale, float(y.mean()), float(y.std()) or 1.0)
+        y_scale = float(y.std()) if y.max() > y.min() else 1.0
+        return Scaling(X.mean(axis=0), scale, float(y.mean()), y_scale)
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
         return (X - self.x_mean) / self.x_scale
@@ -165,21 +176,19 @@ class Scaling:
         return y * self.y_scale + self.y_mean
 
 
-def train_test_split(
-    X: np.ndarray, y: np.ndarray, fraction: float = 0.7, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A random split: X_train, y_train, X_test, y_test.
+def split_rows(
+    num_rows: int, fraction: float = 0.7, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of a random training and test part.
 
     Example:
-        >>> import numpy as np
-        >>> from steingp.data import train_test_split
-        >>> parts = train_test_split(np.zeros((10, 2)), np.arange(10.0))
-        >>> [len(part) for part in parts]
-        [7, 7, 3, 3]
+        >>> from steingp.data import split_rows
+        >>> train, test = split_rows(10)
+        >>> len(train), len(test), len({*train, *test})
+        (7, 3, 10)
     """
-    order = np.random.default_rng(seed).permutation(len(X))
-    train, test = np.split(order, [int(fraction * len(X))])
-    return X[train], y[train], X[test], y[test]
+    order = np.random.default_rng(seed).permutation(num_rows)
+    return order[: int(fraction * num_rows)], order[int(fraction * num_rows) :]
 
 
 # --- batches: what a compiled loop sees at each step ------------------------------------
@@ -281,6 +290,7 @@ class BlockStream:
     Args:
         blocks: an iterable that can be iterated again (not a generator), or a callable
             that returns a fresh iterator.
+        num_data: rows of one pass.
         batch_size: rows of a batch; None: as many as the first block has.
         prepare: turns a checked block into the model's units.
     """
@@ -288,6 +298,7 @@ class BlockStream:
     def __init__(
         self,
         blocks: Blocks,
+        num_data: int,
         batch_size: int | None,
         prepare: Callable[[Block], tuple[np.ndarray, np.ndarray, np.ndarray]],
     ) -> None:
@@ -297,7 +308,7 @@ class BlockStream:
                 "came, which is used up after one pass. Pass a list, an object with "
                 "__iter__, or the function that makes the generator."
             )
-        self._blocks, self._prepare = blocks, prepare
+        self._blocks, self._prepare, self._num_data = blocks, prepare, num_data
         self.first_block = prepare(self._first())
         self.batch_size = batch_size or len(self.first_block[1])
 
@@ -310,12 +321,31 @@ class BlockStream:
         raise ValueError("blocks is empty: at least one (X, y) block is needed.")
 
     def one_pass(self) -> Iterator[Batch]:
-        """Every row once, in padded batches."""
+        """Every row once, in full batches; only the last of a pass may be padded.
+
+        Rows left over from one block begin the next batch: a batch of few rows would
+        count each of them for many.
+        """
+        rest: list[np.ndarray] = []
+        count = 0
         for block in self._once():
-            X, y, row = self._prepare(block)
-            for start in range(0, len(y), self.batch_size):
+            parts = list(self._prepare(block))
+            count += len(parts[1])
+            if rest:
+                parts = [np.concatenate(both) for both in zip(rest, parts, strict=True)]
+            whole = len(parts[1]) - len(parts[1]) % self.batch_size
+            for start in range(0, whole, self.batch_size):
                 piece = slice(start, start + self.batch_size)
-                yield _pad(X[piece], y[piece], row[piece], self.batch_size)
+                yield _pad(*(part[piece] for part in parts), size=self.batch_size)
+            rest = [part[whole:] for part in parts]
+        if count != self._num_data:
+            raise ValueError(
+                f"a pass over the blocks gave {count} rows, but num_data is "
+                f"{self._num_data}. Give the number of rows, and see that every pass "
+                "starts anew: a callable must return a fresh iterator each time."
+            )
+        if len(rest[1]):
+            yield _pad(*rest, size=self.batch_size)
 
     def forever(self) -> Iterator[Batch]:
         """Pass after pass."""
@@ -338,6 +368,7 @@ class StreamBatches:
         """
         if first_step != self._next_step:
             self._batches = itertools.islice(self._stream.forever(), first_step, None)
+        self._next_step = -1  # if reading is interrupted, the next call starts again
         num = min(num_steps, self._stack_size)
         taken = list(itertools.islice(self._batches, num))
         self._next_step = first_step + num

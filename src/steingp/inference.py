@@ -29,7 +29,8 @@ def fit(
         model: a `SteinGP`.
         num_particles: J.
         num_steps: steps of all particles.
-        seed: same seed, same result.
+        seed: same seed, same result; it draws the start (batches are drawn by the
+            model's own seed).
         kappa: the Stein kernel; RBF with the median bandwidth by default.
         optimiser: any optax optimiser; Adam 0.05 by default.
         progress: show a progress bar (on a terminal only).

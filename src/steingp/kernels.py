@@ -88,24 +88,24 @@ class Kernel(Component):
         parts = _parts(self, Product) + _parts(other, Product)
         return Product(parts=parts)  # pyright: ignore[reportCallIssue]
 
-    def narrow(self, path: str, num_inputs: int) -> int:
+    def columns_seen(self, path: str, num_inputs: int) -> tuple[int, ...]:
         dims = self.active_dims
         if dims is None:
-            return num_inputs
+            return tuple(range(num_inputs))
         if isinstance(dims, slice):
-            width = len(range(*dims.indices(num_inputs)))
-            if width == 0:
+            chosen = tuple(range(*dims.indices(num_inputs)))
+            if not chosen:
                 raise ValueError(
                     f"active_dims of {path} is {dims}, which picks none of X's "
                     f"{num_inputs} column(s)."
                 )
-            return width
+            return chosen
         if any(not 0 <= d < num_inputs for d in dims):
             raise ValueError(
                 f"active_dims of {path} is {list(dims)}, but X has {num_inputs} "
                 f"column(s): use numbers from 0 to {num_inputs - 1}."
             )
-        return len(dims)
+        return dims
 
     def _columns(self, X: Array) -> Array:
         dims = self.active_dims

@@ -27,6 +27,7 @@ class Mean(Component):
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """m(x) at the start values."""
         X = jnp.asarray(X, float)
+        X = X[:, None] if X.ndim == 1 else X
         bound = Hyperparameters.bind({"mean": self}, X.shape[1])
         start = bound.complete(bound.start())
         return np.asarray(assign(self, start, "mean").of(X))

@@ -17,6 +17,7 @@ from jaxtyping import ArrayLike
 
 from steingp import inducing as inducing_points
 from steingp import interop, svgd
+from steingp.checks import check_count
 from steingp.data import (
     Batch,
     Block,
@@ -34,7 +35,7 @@ from steingp.kernels import Kernel
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.linalg import DEFAULT_JITTER, mvn_sample
 from steingp.means import Mean, Zero
-from steingp.posterior import Posterior, predict
+from steingp.posterior import Posterior, predict, row_of
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.targets import Marginal, Sparse, Specification, Target, Whitened
@@ -48,7 +49,7 @@ class SteinGP:
 
     Args:
         data: `(X, y)` with X (N, D) and y (N,) or (N, 1): NumPy, JAX, lists or pandas.
-            Anything but a tuple is a stream: an iterable, or a callable that returns an
+            Anything but a pair is a stream: an iterable, or a callable that returns an
             iterator, of `(X, y)` blocks; give `num_data` and `inducing` with it.
         kernel: a `steingp.kernels` kernel or a GPflow one.
         likelihood: p(y | f); Gaussian by default.
@@ -92,11 +93,11 @@ class SteinGP:
         seed: int = 0,
     ) -> None:
         kernel, likelihood, mean = _check_parts(kernel, likelihood, mean)
-        _check_options(inducing, batch_size, latents, jitter)
+        _check_options(inducing, batch_size, latents, jitter, seed)
         self._likelihood, self._batch_size, self._seed = likelihood, batch_size, seed
         self.scaling = Scaling()
         self.stream: BlockStream | None = None
-        if isinstance(data, tuple):
+        if isinstance(data, tuple) and len(data) == 2:
             X, y, row = self._load(data, num_data, standardise)
             self.num_data = len(y)
         else:
@@ -113,8 +114,6 @@ class SteinGP:
     def _load(
         self, data: tuple, num_data: int | None, standardise: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if len(data) != 2:
-            raise ValueError(f"data must be (X, y); got a tuple of {len(data)} items.")
         X, self.labels = check_inputs(data[0])
         y = check_column(data[1], "y", len(X))
         self._likelihood.check_targets(y)
@@ -139,11 +138,12 @@ class SteinGP:
     def _open_stream(
         self, blocks: Any, num_data: int | None, inducing: Any, standardise: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if num_data is None or num_data < 1:
+        if num_data is None:
             raise ValueError(
-                f"num_data={num_data}: a stream of blocks needs the number of its rows. "
-                "(Data in memory are passed as a tuple (X, y).)"
+                "num_data=None: a stream of blocks needs the number of its rows. (Data in "
+                "memory are passed as a pair (X, y).)"
             )
+        check_count("num_data", num_data)
         if inducing is None or np.ndim(inducing) == 0:
             raise ValueError(
                 "a stream of blocks needs inducing points as an array (M, D): choose "
@@ -160,7 +160,9 @@ class SteinGP:
                 "every block, (X, y, values), not to the likelihood."
             )
         self._num_columns: int | None = None
-        self.stream = BlockStream(blocks, self._batch_size, self._check_block)
+        self.stream = BlockStream(
+            blocks, int(num_data), self._batch_size, self._check_block
+        )
         return self.stream.first_block
 
     def _check_block(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -178,6 +180,7 @@ class SteinGP:
         row = np.full(len(y), self._likelihood.row_neutral)
         if len(block) == 3:
             row = check_column(block[2], "values of a block", len(X))
+            self._likelihood.check_rows(row, "values of a block")
         return X, y, row
 
     def _warn(
@@ -268,9 +271,16 @@ class SteinGP:
 
     @float64
     def sample_prior_predictive(
-        self, X: ArrayLike, num: int, seed: int = 0
+        self,
+        X: ArrayLike,
+        num: int,
+        seed: int = 0,
+        *,
+        per_row: ArrayLike | None = None,
     ) -> np.ndarray:
         """`num` data sets y (num, S) that the prior expects at the rows of X.
+
+        `per_row` is as in `Posterior.predict_y`.
 
         Example:
             >>> import numpy as np, steingp as sg
@@ -282,8 +292,12 @@ class SteinGP:
         check_count("num", num)
         values, _ = check_inputs(X, "X", self.data.X.shape[1])
         keys = jax.random.split(jax.random.key(seed), num)
+        row = row_of(self._likelihood, self.scaling, len(values), per_row)
         draws = _sample_prior_predictive(
-            self.target.specification, keys, jnp.asarray(self.scaling.inputs(values))
+            self.target.specification,
+            keys,
+            jnp.asarray(self.scaling.inputs(values)),
+            jnp.asarray(row),
         )
         return self.scaling.outputs_back(np.asarray(draws))
 
@@ -297,12 +311,13 @@ class SteinGP:
         if self.stream is not None:
             raise ValueError("log_density needs the data in memory, not a stream.")
         arrays = {name: jnp.asarray(v, float) for name, v in particles.items()}
+        self.target.check_particles(arrays)
         data = Batch(*(jnp.asarray(column) for column in self.data))
         return np.array(_log_density(self.target, arrays, data))
 
     def predict(
         self, X: ArrayLike, particles: Mapping[str, ArrayLike], n_samples: int = 1,
-        seed: int = 0,
+        seed: int = 0, *, per_row: ArrayLike | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Algorithm 2: `n_samples` draws of y at the rows of X from every particle.
 
@@ -311,20 +326,16 @@ class SteinGP:
             particles: name -> constrained array, from `SVGD.get_particles()`.
             n_samples: K, draws per particle.
             seed: same seed, same draws.
+            per_row: as in `Posterior.predict_y`.
 
         Returns:
             (J * K, S); its mean and variance over the first axis are the paper's.
         """
         arrays = {name: np.asarray(v, float) for name, v in particles.items()}
-        missing = {
-            p.name for p in self.target.specification.hyperparameters.free
-        } - set(arrays)
-        if missing:
-            raise ValueError(f"particles lack {sorted(missing)}.")
-        num = len(next(iter(arrays.values())))
+        num = self.target.check_particles(arrays)
         prediction = predict(
             self.target, self.data, arrays, np.full(num, 1.0 / num), self.scaling, X,
-            of_y=True,
+            per_row, of_y=True,
         )  # fmt: skip
         return prediction.sample_each(n_samples, seed)
 
@@ -342,9 +353,9 @@ def _sample_prior(target: Target, keys: Array) -> Particle:
 
 
 @eqx.filter_jit
-def _sample_prior_predictive(spec: Specification, keys: Array, X: Array) -> Array:
-    row = jnp.full(len(X), spec.likelihood.row_neutral)
-
+def _sample_prior_predictive(
+    spec: Specification, keys: Array, X: Array, row: Array
+) -> Array:
     def one(key: Array) -> Array:
         theta_key, f_key, y_key = jax.random.split(key, 3)
         model = spec.at(spec.hyperparameters.sample(theta_key))
@@ -389,11 +400,14 @@ _EXAMPLES = {
 }
 
 
-def _check_options(inducing: Any, batch_size: Any, latents: str, jitter: float) -> None:
-    if inducing is not None and np.ndim(inducing) == 0 and int(inducing) < 1:
-        raise ValueError(f"inducing must be at least 1 point; got {inducing}.")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+def _check_options(
+    inducing: Any, batch_size: Any, latents: str, jitter: float, seed: Any
+) -> None:
+    if inducing is not None and np.ndim(inducing) == 0:
+        check_count("inducing, if not an array of points,", inducing)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    check_count("seed", seed, lowest=0)
     if batch_size is not None and inducing is None:
         raise ValueError(
             f"batch_size={batch_size} needs a sparse model: give inducing points, for "
@@ -403,9 +417,3 @@ def _check_options(inducing: Any, batch_size: Any, latents: str, jitter: float) 
         raise ValueError(f'latents must be "auto" or "joint"; got {latents!r}.')
     if not jitter >= 0:
         raise ValueError(f"jitter must not be negative; got {jitter}.")
-
-
-def check_count(name: str, num: int) -> None:
-    """Refuse anything but a whole number of at least 1."""
-    if not isinstance(num, int | np.integer) or num < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1; got {num!r}.")

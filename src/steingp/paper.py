@@ -14,8 +14,10 @@ import optax
 from jaxtyping import ArrayLike
 
 from steingp import svgd
+from steingp.checks import check_count
+from steingp.likelihoods import Gaussian
 from steingp.linalg import blas_suited_to
-from steingp.models import SteinGP, check_count
+from steingp.models import SteinGP
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
@@ -146,6 +148,11 @@ def SteinGPR(data: Any, kernel: Any, **options: Any) -> SteinGP:
         >>> sg.SteinGPR((X, X), sg.kernels.SquaredExponential())
         SteinGP(9 rows, 1 column, f integrated out, 3 hyperparameters)
     """
+    if "likelihood" in options and not isinstance(options["likelihood"], Gaussian):
+        raise ValueError(
+            "SteinGPR is for a Gaussian likelihood; use SteinMC or SteinGP for "
+            f"{options['likelihood']!r}."
+        )
     return SteinGP(data, kernel, options.pop("likelihood", None), **options)
 
 

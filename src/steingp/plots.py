@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import ArrayLike
 
-from steingp.posterior import Posterior, named_columns
+from steingp.posterior import Posterior
 from steingp.targets import LATENTS
 
 if TYPE_CHECKING:
@@ -155,9 +155,9 @@ def _levels(values: np.ndarray, masses: tuple[float, ...]) -> list[float]:
 def _scalar_columns(posterior: Posterior) -> dict[str, np.ndarray]:
     return {
         label: column
-        for name, values in posterior.particles.items()
+        for name in posterior.particles
         if name != LATENTS
-        for label, column in named_columns(name, values, posterior.labels)
+        for label, column in posterior.named_columns(name)
     }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike
 
+from steingp.checks import check_count
 from steingp.data import Batch, Scaling, check_column, check_inputs
-from steingp.likelihoods import Gaussian
+from steingp.likelihoods import Gaussian, Likelihood
 from steingp.precision import float64
 from steingp.prediction import Particles, Prediction, joint_of_draw, predict_marginals
 from steingp.priors import fixed
@@ -99,10 +100,10 @@ class Posterior:
         """
         rows = {}
         known = self._target.specification.hyperparameters.known
-        for name, values in self.particles.items():
+        for name in self.particles:
             if name == LATENTS or name in known:
                 continue
-            for label, column in named_columns(name, values, self.labels):
+            for label, column in self.named_columns(name):
                 mean = float(self.weights @ column)
                 sd = float(np.sqrt(self.weights @ (column - mean) ** 2))
                 low, middle, high = weighted_quantiles(
@@ -112,6 +113,18 @@ class Posterior:
                     "mean": mean, "sd": sd, "5%": low, "50%": middle, "95%": high,
                 }  # fmt: skip
         return rows
+
+    def named_columns(self, name: str) -> list[tuple[str, np.ndarray]]:
+        """A hyperparameter's entries one by one, named by the input column of each."""
+        values = self.particles[name]
+        if values.ndim == 1:
+            return [(name, values)]
+        free = self._target.specification.hyperparameters.free
+        columns = next(p.columns for p in free if p.name == name)
+        return [
+            (f"{name}[{self.labels[column]}]", values[:, i])
+            for i, column in enumerate(columns)
+        ]
 
     def __repr__(self) -> str:
         rows = self.summary()
@@ -152,29 +165,50 @@ def predict(
     values = scaling.inputs(values)
     # f is y with a Gaussian likelihood that adds no noise
     likelihood = target.specification.likelihood
-    slots = {
+    particles = {
         name: np.broadcast_to(value, (len(weights), *np.shape(value)))
         for name, value in target.specification.hyperparameters.known.items()
     } | dict(particles)
+    slots = particles
     if not of_y:
         likelihood = Gaussian(variance=fixed(0.0))
         slots = {"likelihood.variance": np.zeros(len(weights))}
-        scaling = scaling if target.specification.likelihood.real_valued else Scaling()
-    # a sliver of noise gives f a distribution function where it is known exactly
-    row = np.full(len(values), likelihood.row_neutral if of_y else 1e-18)
-    if per_row is not None:
-        row = check_column(per_row, "per_row", len(values))
-        if isinstance(likelihood, Gaussian):
-            row = row / scaling.y_scale**2
-    means, variances = predict_marginals(target, particles, data, values, batch_size)
+        # a sliver of noise gives f a distribution function where it is known exactly
+        row = np.full(len(values), 1e-18)
+    else:
+        row = row_of(likelihood, scaling, len(values), per_row)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+
+    def marginals_of() -> tuple[np.ndarray, np.ndarray]:
+        return predict_marginals(target, particles, data, values, batch_size)
 
     def joint_of(draw: int) -> tuple[Array, Array]:
         theta = {name: jnp.asarray(value[draw]) for name, value in particles.items()}
         return joint_of_draw(target, theta, data, jnp.asarray(values))
 
-    return Prediction(
-        likelihood, slots, weights, means, variances, row, scaling, joint_of
-    )
+    return Prediction(likelihood, slots, weights, row, scaling, marginals_of, joint_of)
+
+
+def row_of(
+    likelihood: Likelihood, scaling: Scaling, num_rows: int, per_row: Any
+) -> np.ndarray:
+    """What the likelihood knows of each new row, in the model's units.
+
+    What is given; else the one number the likelihood was made with, if it is one for all
+    rows; else the value that changes nothing.
+    """
+    if per_row is None:
+        own = likelihood.row_values
+        per_row = own if own is not None and np.ndim(own) == 0 else None
+        value = likelihood.row_neutral if per_row is None else float(per_row)
+        row = np.full(num_rows, value)
+    else:
+        likelihood.check_rows(per_row, "per_row")
+        row = np.broadcast_to(np.asarray(per_row, float), (num_rows,)) if (
+            np.ndim(per_row) == 0
+        ) else check_column(per_row, "per_row", num_rows)  # fmt: skip
+    return row / scaling.y_scale**2 if isinstance(likelihood, Gaussian) else row
 
 
 def weighted_quantiles(
@@ -196,17 +230,6 @@ def weighted_quantiles(
     middle = np.cumsum(weights) - 0.5 * weights
     position = (middle - middle[0]) / (middle[-1] - middle[0])
     return [float(v) for v in np.interp(q, position, values)]
-
-
-def named_columns(
-    name: str, values: np.ndarray, labels: list[str]
-) -> list[tuple[str, np.ndarray]]:
-    """A hyperparameter's entries one by one, named by the input column of each."""
-    if values.ndim == 1:
-        return [(name, values)]
-    same = values.shape[1] == len(labels)
-    tags = labels if same else [str(i) for i in range(values.shape[1])]
-    return [(f"{name}[{tag}]", values[:, i]) for i, tag in enumerate(tags)]
 
 
 def _normalise(weights: np.ndarray | None, num: int) -> np.ndarray:

@@ -6,6 +6,7 @@ density, distribution function and quantiles are those of the mixture: exact for
 for Gaussian y, by quadrature over f for other likelihoods.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike, Float
 
+from steingp.checks import check_count
 from steingp.data import Batch, Scaling, check_column
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.linalg import mvn_sample
@@ -25,6 +27,8 @@ from steingp.targets import Target, joint, marginals
 
 _WORKING_FLOATS = 2**27
 """About how many numbers may be alive at once while predicting (1 GiB)."""
+
+_MOST_JOINT_ROWS = 20_000
 
 Particles = Mapping[str, Any]
 """Name -> constrained array, draws along the leading axis."""
@@ -75,8 +79,6 @@ def predict_marginals(
     Args:
         batch_size: rows of X at a time; chosen by memory if None.
     """
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
     draws, rows = num_draws(particles), len(X)
     size = target.num_latents or len(data.y)
     block = min(rows, batch_size or max(256, _WORKING_FLOATS // (8 * size)))
@@ -163,7 +165,7 @@ def _quantile(mixture: _Mixture, q: Array) -> Array:
         start = jnp.full_like(centre, 4.0)
         ok = reached(centre + side * start * scale) == wanted
         distance, _ = jax.lax.while_loop(
-            lambda carry: ~jnp.all(carry[1]) & jnp.all(carry[0] < 1e12),
+            lambda carry: jnp.any(~carry[1] & (carry[0] < 1e12)),
             widen,
             (start, ok),
         )
@@ -173,7 +175,12 @@ def _quantile(mixture: _Mixture, q: Array) -> Array:
     if likelihood.real_valued:
         return _bisect(reached, expand(-1.0, False), upper)
     if likelihood.is_discrete:
-        return whole(_bisect(reached, jnp.full_like(upper, -1.0), upper))
+        # y = e^t - 2, since counts may range over many magnitudes, from -1 upwards
+        log_upper = jnp.log(jnp.maximum(upper, 0.0) + 2.0)
+        t = _bisect(
+            lambda t: reached(jnp.exp(t) - 2.0), jnp.zeros_like(upper), log_upper
+        )
+        return whole(jnp.exp(t) - 2.0)
     # positive numbers: by logarithms, since a quantile may be 1e-100
     smallest = jnp.full_like(upper, np.log(np.finfo(float).tiny))
     log_upper = jnp.log(jnp.maximum(upper, np.finfo(float).tiny))
@@ -228,8 +235,7 @@ class Prediction:
 
     `mean`, `variance`, `cdf`, `log_prob`, `quantile` and `interval` are pointwise, of
     the mixture over draws. `sample` draws all rows jointly, `sample_marginals` each row
-    by itself, which is cheaper for many rows. `means` and `variances` are those of f
-    for each draw (draws, rows), in the model's units.
+    by itself, which is cheaper for many rows.
 
     Example:
         >>> import numpy as np, steingp as sg
@@ -249,10 +255,9 @@ class Prediction:
         likelihood: Likelihood,
         particles: Particles,
         weights: np.ndarray,
-        means: np.ndarray,
-        variances: np.ndarray,
         row: np.ndarray,
         scaling: Scaling,
+        marginals_of: Callable[[], tuple[np.ndarray, np.ndarray]],
         joint_of: Callable[[int], tuple[Array, Array]],
     ) -> None:
         self._likelihood = likelihood
@@ -261,9 +266,28 @@ class Prediction:
             for name, value in particles.items()
             if name.startswith("likelihood.")
         }
-        self.weights, self.means, self.variances = weights, means, variances
-        self._row, self._scaling, self._joint_of = row, scaling, joint_of
-        self._stored_moments: np.ndarray | None = None
+        self.weights = weights
+        self._row, self._scaling = row, scaling
+        self._marginals_of, self._joint_of = marginals_of, joint_of
+
+    def __repr__(self) -> str:
+        return (
+            f"Prediction({len(self._row)} rows, mixture of {len(self.weights)} draws)"
+        )
+
+    @functools.cached_property
+    def _marginals(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._marginals_of()
+
+    @property
+    def means(self) -> np.ndarray:
+        """Mean of f for each draw (draws, rows), in the model's units."""
+        return self._marginals[0]
+
+    @property
+    def variances(self) -> np.ndarray:
+        """Variance of f for each draw (draws, rows), in the model's units."""
+        return self._marginals[1]
 
     @property
     def mean(self) -> np.ndarray:
@@ -275,11 +299,9 @@ class Prediction:
         """Variance at every row: within draws plus between them."""
         return self._moments[1] * self._scaling.y_scale**2
 
-    @property
+    @functools.cached_property
     def _moments(self) -> np.ndarray:
-        if self._stored_moments is None:
-            self._stored_moments = np.asarray(self._in_blocks(_moments))
-        return self._stored_moments
+        return self._in_blocks(_moments)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y_i | x_i) of the mixture at every row."""
@@ -295,15 +317,13 @@ class Prediction:
 
     def quantile(self, q: float) -> np.ndarray:
         """The q-quantile of the mixture at every row, 0 < q < 1."""
-        if not 0.0 < q < 1.0:
-            raise ValueError(f"q must lie between 0 and 1; got {q}.")
+        _check_probability("q", q)
         values = self._in_blocks(_quantile, np.full(len(self._row), q))
         return self._scaling.outputs_back(values)
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval that holds `level` of the mass."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1; got {level}.")
+        _check_probability("level", level)
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
     @property
@@ -327,7 +347,7 @@ class Prediction:
     @float64
     def sample(self, n: int, seed: int = 0) -> np.ndarray:
         """n joint draws over all rows, (n, rows)."""
-        _check_count(n)
+        check_count("n", n)
         draw_key, sample_key = jax.random.split(jax.random.key(seed))
         chosen = np.asarray(
             jax.random.choice(draw_key, len(self.weights), (n,), p=self.weights)
@@ -345,7 +365,7 @@ class Prediction:
 
         Algorithm 2 of the paper, without its final averages.
         """
-        _check_count(n)
+        check_count("n", n)
         keys = jax.random.split(jax.random.key(seed), len(self.weights))
         parts = [self._draw_jointly(key, draw, n) for draw, key in enumerate(keys)]
         return np.concatenate(parts)
@@ -353,7 +373,7 @@ class Prediction:
     @float64
     def sample_marginals(self, n: int, seed: int = 0) -> np.ndarray:
         """n draws at every row, each row by itself, (n, rows)."""
-        _check_count(n)
+        check_count("n", n)
         draw_key, f_key, y_key = jax.random.split(jax.random.key(seed), 3)
         shape = (n, len(self._row))
         chosen = np.asarray(
@@ -369,6 +389,12 @@ class Prediction:
         return self._scaling.outputs_back(np.asarray(y))
 
     def _draw_jointly(self, key: Array, draw: int, n: int) -> np.ndarray:
+        if len(self._row) > _MOST_JOINT_ROWS:
+            raise ValueError(
+                f"a joint sample of {len(self._row)} rows needs their full covariance; "
+                f"at most {_MOST_JOINT_ROWS} rows are sampled jointly. Use "
+                "sample_marginals, or fewer rows."
+            )
         f_key, y_key = jax.random.split(key)
         f = _sample_f(f_key, *self._joint_of(draw), n)
         slots = {name: jnp.asarray(value[draw]) for name, value in self._slots.items()}
@@ -394,7 +420,6 @@ class Prediction:
         return np.concatenate(out, axis=-1)
 
 
-def _check_count(n: int) -> int:
-    if n < 1:
-        raise ValueError(f"the number of samples must be at least 1; got {n}.")
-    return n
+def _check_probability(name: str, value: Any) -> None:
+    if np.ndim(value) != 0 or not 0.0 < value < 1.0:
+        raise ValueError(f"{name} must be one number between 0 and 1; got {value!r}.")

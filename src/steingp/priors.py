@@ -38,6 +38,7 @@ from numpyro.distributions.transforms import (
     biject_to,
 )
 
+from steingp.checks import as_numbers
 from steingp.precision import is_traced
 
 POSITIVE_FLOOR = 1e-6
@@ -163,18 +164,9 @@ def _convert_slot(value: Any) -> Any:
     """Numbers and lists become NumPy arrays; all else stays as it is."""
     if value is None or isinstance(value, Fixed | dist.Distribution | jax.Array):
         return value
-    array = _numbers(value)
+    array = as_numbers(value)
     # what is no number is refused by Component.__check_init__, which knows the slot
     return value if array is None else array
-
-
-def _numbers(value: Any) -> np.ndarray | None:
-    """`value` as floats, or None if it is not made of numbers (a string is not)."""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
-        return None
-    return array.astype(float) if array.dtype.kind in "buif" else None
 
 
 class Component(eqx.Module):
@@ -184,10 +176,10 @@ class Component(eqx.Module):
         for field, domain in _slots(self):
             _check_slot(f"{type(self).__name__}({field}=...)", domain, self, field)
 
-    def narrow(self, path: str, num_inputs: int) -> int:
-        """How many of the data's columns this part sees (kernels: active_dims)."""
+    def columns_seen(self, path: str, num_inputs: int) -> tuple[int, ...]:
+        """Which of the data's columns this part sees (kernels: active_dims)."""
         del path
-        return num_inputs
+        return tuple(range(num_inputs))
 
 
 def _check_slot(name: str, domain: Domain, component: Component, field: str) -> None:
@@ -197,7 +189,7 @@ def _check_slot(name: str, domain: Domain, component: Component, field: str) -> 
     if isinstance(value, dist.Distribution):
         check_prior(name, domain, value)
         return
-    values = _numbers(value.value if isinstance(value, Fixed) else value)
+    values = as_numbers(value.value if isinstance(value, Fixed) else value)
     if values is None:
         raise ValueError(
             f"{name} must be a number, a list of numbers, a numpyro distribution or "
@@ -307,6 +299,8 @@ class Parameter(eqx.Module):
     prior: dist.Distribution
     bijector: Transform
     has_default_prior: bool = eqx.field(static=True)
+    columns: tuple[int, ...] = eqx.field(static=True)
+    """The data's columns that its entries belong to, where it has one for each."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -378,7 +372,8 @@ def _bind(
     free: list[Parameter],
     known: dict[str, np.ndarray | Array],
 ) -> None:
-    width = component.narrow(path, num_inputs)
+    columns = component.columns_seen(path, num_inputs)
+    width = len(columns)
     for field, domain in _slots(component):
         name = _slot_name(path, component, field)
         value = getattr(component, field)
@@ -396,7 +391,8 @@ def _bind(
             prior = domain.default_prior().expand(start.shape)
         _check_length(name, domain, start.shape, width)
         default = not isinstance(value, dist.Distribution)
-        free.append(Parameter(name, start, prior, bijector_of(prior), default))
+        bijector = bijector_of(prior)
+        free.append(Parameter(name, start, prior, bijector, default, columns))
     for child_path, _, child in _children(component, path):
         _bind(child, child_path, num_inputs, free, known)
 

@@ -118,6 +118,13 @@ class SteinKernel(eqx.Module):
 
     bandwidth: eqx.AbstractVar[Bandwidth]
 
+    def __check_init__(self) -> None:
+        if not isinstance(self.bandwidth, Bandwidth):
+            raise ValueError(
+                f"{type(self).__name__}(bandwidth=...) must be a rule such as Median() "
+                f"or Constant(1.0); got {self.bandwidth!r}."
+            )
+
     @abc.abstractmethod
     def pair(
         self, x: Float[Array, " d"], y: Float[Array, " d"], h: Float[Array, ""]
@@ -159,7 +166,18 @@ class Radial(SteinKernel):
         """g'(s), finite at s = 0."""
 
     def pair(self, x: Array, y: Array, h: Array) -> Array:
-        return self.profile(jnp.sum((x - y) ** 2) / h)
+        return self._smooth_profile(jnp.sum((x - y) ** 2) / h)
+
+    def _smooth_profile(self, s: Array) -> Array:
+        """g(s) whose derivative is `slope`, also where g goes through sqrt(s) at 0."""
+        profile = jax.custom_jvp(self.profile)
+        profile.defjvp(
+            lambda primals, tangents: (
+                self.profile(*primals),
+                self.slope(*primals) * tangents[0],
+            )
+        )
+        return profile(s)
 
     def terms(self, particles: Array, scores: Array, h: Array) -> Terms:
         # grad_{x_j} g(|x_j - x|^2 / h) = 2/h g'(s) (x_j - x), summed over j by matmul

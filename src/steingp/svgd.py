@@ -31,6 +31,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Int, PyTree
 
+from steingp.checks import check_count
 from steingp.precision import float64, to_numpy
 from steingp.stein import RBF, SteinKernel
 
@@ -231,8 +232,7 @@ def run(
     Raises:
         FloatingPointError: no particle has a finite log density any more.
     """
-    if num_steps < 0:
-        raise ValueError(f"num_steps must be at least 0; got {num_steps}.")
+    check_count("num_steps", num_steps, lowest=0)
     kappa, optimiser = kappa or RBF(), optimiser or adam()
     if batches is None:
         batches, log_density = _NoBatches(), _WithoutBatch(log_density)

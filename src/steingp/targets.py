@@ -14,11 +14,12 @@ of one structure; the data travel beside it as a `Batch`.
 
 import abc
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -121,6 +122,27 @@ class Target(eqx.Module):
         z = self.specification.hyperparameters.unconstrain(theta)
         return z | ({LATENTS: theta[LATENTS]} if self.num_latents else {})
 
+    def check_particles(self, particles: Mapping[str, Any]) -> int:
+        """How many constrained particles these are; refuse names or shapes not ours."""
+        shapes: dict[str, tuple[int, ...]] = {
+            p.name: p.shape for p in self.specification.hyperparameters.free
+        }
+        if self.num_latents:
+            shapes[LATENTS] = (self.num_latents,)
+        counts = set()
+        for name, shape in shapes.items():
+            got = np.shape(particles[name]) if name in particles else None
+            if got is None or got[1:] != shape or not got:
+                raise ValueError(
+                    f"particles[{name!r}] must have shape (J, {', '.join(map(str, shape))})"
+                    f"; got {got or 'nothing'}. Pass what SVGD.get_particles(), or "
+                    "sample_prior, of this model gave."
+                )
+            counts.add(got[0])
+        if len(counts) > 1:
+            raise ValueError(f"particles have different numbers of draws: {counts}.")
+        return counts.pop() if counts else 1
+
     def sample_prior(self, key: Array) -> Particle:
         """One constrained particle from the prior, q_0 of Algorithm 1."""
         theta_key, nu_key = jax.random.split(key)
@@ -200,9 +222,9 @@ class Sparse(Target):
         del data
         model = self.specification.at(theta)
         Z = jnp.asarray(self.Z)
-        return Conditional(
-            Z, cholesky(model.kernel.gram(Z), self.jitter), theta[LATENTS]
-        )
+        # u is f without White noise, which f(x) at x in Z has as well as elsewhere
+        L = cholesky(model.kernel.cross(Z, Z), self.jitter)
+        return Conditional(Z, L, theta[LATENTS])
 
 
 def marginals(

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from steingp.data import split_rows
+
 CLASSIFICATION = (
     "blood",
     "breast-cancer",
@@ -89,10 +91,9 @@ def uci_split(name: str, seed: int = 0, max_rows: int | None = None) -> Split:
         max_rows: keep only so many rows of the training part.
     """
     X, y = uci(name)
-    order = np.random.default_rng(seed).permutation(len(X))
-    train, test = np.split(order, [int(0.7 * len(X))])
+    train, test = split_rows(len(X), seed=seed)
     train = train[:max_rows]
-    X = X[:, X[train].std(axis=0) > 0]
+    X = X[:, X[train].max(axis=0) > X[train].min(axis=0)]
     mean, sd = X[train].mean(axis=0), X[train].std(axis=0)
     X = (X - mean) / sd
     if name.removesuffix("_rowid") not in CLASSIFICATION:

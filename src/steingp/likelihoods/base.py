@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from steingp.checks import as_numbers
 from steingp.precision import is_traced
 from steingp.priors import Component, Hyperparameters, assign
 
@@ -30,9 +31,19 @@ class Likelihood(Component):
 
     def __check_init__(self) -> None:
         if self.row_values is not None and not is_traced(self.row_values):
-            # a row's number may be 0 where 0 is neutral, and divides otherwise
-            name = f"{type(self).__name__}({self.row_name}=...)"
-            _check_row(name, self.row_values, zero_allowed=self.row_neutral == 0.0)
+            self.check_rows(
+                self.row_values, f"{type(self).__name__}({self.row_name}=...)"
+            )
+
+    def check_rows(self, values: Any, name: str) -> None:
+        """Refuse numbers per row that this likelihood cannot use, or has no use for."""
+        if self.row_name is None:
+            raise ValueError(
+                f"{name} was given, but {type(self).__name__} knows nothing per row; "
+                "leave it out."
+            )
+        # a row's number may be 0 where 0 is neutral, and divides otherwise
+        _check_row(name, values, zero_allowed=self.row_neutral == 0.0)
 
     @property
     def row_values(self) -> Any:
@@ -113,18 +124,9 @@ def convert_row(values: Any) -> Any:
     """Numbers, lists and series become NumPy arrays; all else stays as it is."""
     if values is None or isinstance(values, Array):
         return values
-    array = _numbers(values)
+    array = as_numbers(values)
     # what is no number is refused by Likelihood.__check_init__, which knows its name
     return values if array is None else array
-
-
-def _numbers(values: Any) -> np.ndarray | None:
-    """`values` as floats, or None if they are not numbers (strings are not)."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError):
-        return None
-    return array.astype(float) if array.dtype.kind in "buif" else None
 
 
 def refuse_rows(y: np.ndarray, good: np.ndarray, expected: str, remedy: str) -> None:
@@ -140,7 +142,7 @@ def refuse_rows(y: np.ndarray, good: np.ndarray, expected: str, remedy: str) -> 
 def _check_row(name: str, values: Any, zero_allowed: bool) -> None:
     sign = "0 or more" if zero_allowed else "greater than 0"
     expected = f"must be None, a number or one number per row, each finite and {sign}"
-    array = _numbers(values)
+    array = as_numbers(values)
     if array is None:
         raise ValueError(f"{name} {expected}; got {values!r}.")
     if array.ndim > 1:

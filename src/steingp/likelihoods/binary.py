@@ -75,7 +75,7 @@ class Bernoulli(Likelihood):
         return jnp.exp(self.predictive_log_prob(one, mean, variance, row))
 
     def predictive_variance(self, mean: Array, variance: Array, row: Array) -> Array:
-        # of no is P(1) of -f; a label's variance is P(0) P(1), however f is spread
+        # P(0) is P(1) of -f; a label's variance is P(0) P(1), however f is spread
         no = self.predictive_mean(-mean, variance, row)
         return no * self.predictive_mean(mean, variance, row)
 
