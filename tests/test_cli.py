@@ -15,7 +15,7 @@ def test_demo_prints_tables_and_writes_figures(tmp_path: Path) -> None:
         app, ["demo", "--out", str(tmp_path / "new"), "--steps", "30"]
     )
     assert result.exit_code == 0, result.output
-    for words in ("kernel.lengthscales[0]", "likelihood.variance", "RMSE", "sd ratio"):
+    for words in ("kernel.lengthscales[0]", "likelihood.variance", "RMSE", "exact"):
         assert words in result.output
     for name in ("predictive_band.png", "particles.png"):
         with Image.open(tmp_path / "new" / name) as image:

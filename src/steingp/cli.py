@@ -39,8 +39,8 @@ def demo(
     console = Console()
     console.print(
         "[bold]Neal's data with outliers[/bold] (section 5.2 of the paper): 100 rows to "
-        "fit, 100 held out.\nA Gaussian process with a squared exponential kernel and "
-        f"Gaussian noise; {particles} particles of\nits three hyperparameters move for "
+        "fit, 100 held out. A Gaussian process with a squared exponential kernel and "
+        f"Gaussian noise; {particles} particles of its three hyperparameters move for "
         f"{steps} steps of SVGD.\n"
     )
     began = time.perf_counter()

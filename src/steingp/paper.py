@@ -124,7 +124,7 @@ class SVGD:
         steps = int(self.state.step)
         return self.model.posterior(
             self.get_particles(), history=self.history,
-            method=f"plain SVGD, {steps} steps: spread too small in many dimensions",
+            method=f"plain SVGD, {steps} steps; too narrow in many dimensions",
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, np.ndarray]:

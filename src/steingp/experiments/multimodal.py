@@ -78,14 +78,13 @@ class DemoResult(NamedTuple):
     @property
     def comment(self) -> str:
         """How wide the particles lie, beside the truth."""
-        lines = ["\nSpread of the particles against the exact posterior (on a grid):"]
+        lines = ["\nThe particles beside the exact posterior (mean +- sd, on a grid):"]
         for name in self.grid.axes:
             mean, sd = self.grid.mean_and_sd(name)
             draws = np.log(np.ravel(self.posterior.particles[name]))
             lines.append(
-                f"  log {name:21} exact {mean:6.2f} +- {sd:.2f}    particles "
-                f"{draws.mean():6.2f} +- {draws.std():.2f}    sd ratio "
-                f"{draws.std() / sd:.2f}"
+                f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, particles "
+                f"{draws.mean():5.2f} +- {draws.std():.2f}"
             )
         return "\n".join(lines)
 
