@@ -11,6 +11,8 @@ def as_numbers(values: Any) -> np.ndarray | None:
     Strings, dates and complex numbers are not, even where NumPy could convert them.
     Missing values of pandas become NaN.
     """
+    if values is None:
+        return None
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O" and not any(isinstance(v, str) for v in array.flat):

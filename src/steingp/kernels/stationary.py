@@ -1,0 +1,199 @@
+"""Kernels of the difference x - y."""
+
+import abc
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from steingp.kernels.base import ActiveDims, Kernel, Leaf
+from steingp.linalg import distances, squared_distances
+from steingp.priors import Slot, positive
+
+
+def _ard_start(num_inputs: int) -> np.ndarray:
+    return np.full(num_inputs, np.sqrt(num_inputs))
+
+
+def _scale(X: Array, lengthscales: Array) -> Array:
+    return X / jnp.atleast_1d(lengthscales)[None, :]
+
+
+class Isotropic(Leaf):
+    """variance * profile of the scaled distance; what `Periodic` can wrap."""
+
+    variance: Slot = positive(1.0, zero_allowed=True)
+    lengthscales: Slot = positive(None, start=_ard_start)
+
+    @abc.abstractmethod
+    def _of_differences(self, scaled: Array) -> Array:
+        """k from x - y over lengthscales, last axis the columns (for `Periodic`)."""
+
+    def _gram(self, X: Array) -> Array:
+        return self._cross(X, X)
+
+    def _diag(self, X: Array) -> Array:
+        return jnp.broadcast_to(self.variance, X.shape[:1])
+
+
+class _OfSquare(Isotropic):
+    """Kernels that are smooth functions of r^2."""
+
+    @abc.abstractmethod
+    def _profile(self, r2: Array) -> Array: ...
+
+    def _cross(self, X: Array, Y: Array) -> Array:
+        X, Y = _scale(X, self.lengthscales), _scale(Y, self.lengthscales)
+        return self.variance * self._profile(squared_distances(X, Y))
+
+    def _of_differences(self, scaled: Array) -> Array:
+        return self.variance * self._profile(jnp.sum(scaled * scaled, axis=-1))
+
+
+class _OfDistance(Isotropic):
+    """Kernels of r, whose distances must be exact near zero."""
+
+    @abc.abstractmethod
+    def _profile(self, r: Array) -> Array: ...
+
+    def _cross(self, X: Array, Y: Array) -> Array:
+        return self.variance * self._profile(distances(X, Y, self.lengthscales))
+
+    def _of_differences(self, scaled: Array) -> Array:
+        return self.variance * self._profile(jnp.sum(jnp.abs(scaled), axis=-1))
+
+
+class SquaredExponential(_OfSquare):
+    """variance * exp(-r^2 / 2), r^2 = sum_d (x_d - y_d)^2 / lengthscales_d^2.
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.SquaredExponential(variance=2.0, lengthscales=1.0)([[0.0]])
+        array([[2.]])
+    """
+
+    def _profile(self, r2: Array) -> Array:
+        return jnp.exp(-0.5 * r2)
+
+
+class RationalQuadratic(_OfSquare):
+    """variance * (1 + r^2 / (2 alpha))^-alpha.
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.RationalQuadratic(lengthscales=1.0, alpha=1.0)([[0.0], [2.0]])[0, 1]
+        np.float64(0.3333333333333333)
+    """
+
+    alpha: Slot = positive(1.0)
+
+    def _profile(self, r2: Array) -> Array:
+        return jnp.exp(-self.alpha * jnp.log1p(0.5 * r2 / self.alpha))
+
+
+class Matern12(_OfDistance):
+    """variance * exp(-r): continuous, rough functions (Ornstein-Uhlenbeck).
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.Matern12(lengthscales=1.0)([[0.0], [1.0]]).round(4)[0, 1]
+        np.float64(0.3679)
+    """
+
+    def _profile(self, r: Array) -> Array:
+        return jnp.exp(-r)
+
+
+class Matern32(_OfDistance):
+    """variance * (1 + sqrt(3) r) exp(-sqrt(3) r): once differentiable functions.
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.Matern32(lengthscales=1.0)([[0.0], [1.0]]).round(4)[0, 1]
+        np.float64(0.4834)
+    """
+
+    def _profile(self, r: Array) -> Array:
+        s = np.sqrt(3.0) * r
+        return (1.0 + s) * jnp.exp(-s)
+
+
+class Matern52(_OfDistance):
+    """variance * (1 + sqrt(5) r + 5/3 r^2) exp(-sqrt(5) r): twice differentiable.
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.Matern52(lengthscales=1.0)([[0.0], [1.0]]).round(4)[0, 1]
+        np.float64(0.524)
+    """
+
+    def _profile(self, r: Array) -> Array:
+        s = np.sqrt(5.0) * r
+        return (1.0 + s + s * s / 3.0) * jnp.exp(-s)
+
+
+class Periodic(Kernel):
+    """A kernel of sin(pi (x - y) / period) instead of x - y.
+
+    Around SquaredExponential: variance * exp(-1/2 sum_d sin^2(pi (x_d - y_d) /
+    period_d) / lengthscales_d^2). Matern bases take the sum of the absolute scaled
+    sines as their distance, as in GPflow. `active_dims` are those of the base kernel.
+
+    Example:
+        >>> from steingp import kernels
+        >>> k = kernels.Periodic(kernels.SquaredExponential(), period=2.0)
+        >>> k([[0.0], [2.0]]).round(6)
+        array([[1., 1.],
+               [1., 1.]])
+    """
+
+    base_kernel: Isotropic
+    period: Slot = positive(1.0, per_column=True)
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.base_kernel, Isotropic):
+            raise ValueError(
+                "Periodic(base_kernel=...) needs a SquaredExponential, "
+                "RationalQuadratic or Matern kernel; got "
+                f"{type(self.base_kernel).__name__}."
+            )
+
+    @property
+    def active_dims(self) -> ActiveDims:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.base_kernel.active_dims
+
+    def _gram(self, X: Array) -> Array:
+        return self._cross(X, X)
+
+    def _cross(self, X: Array, Y: Array) -> Array:
+        period = jnp.atleast_1d(self.period)[None, None, :]
+        lengthscales = jnp.atleast_1d(self.base_kernel.lengthscales)[None, None, :]
+        angle = np.pi * (X[:, None, :] - Y[None, :, :]) / period
+        return self.base_kernel._of_differences(jnp.sin(angle) / lengthscales)
+
+    def _diag(self, X: Array) -> Array:
+        return self.base_kernel._diag(X)
+
+
+class Cosine(Leaf):
+    """variance * cos(2 pi sum_d (x_d - y_d) / lengthscales_d).
+
+    Example:
+        >>> from steingp import kernels
+        >>> kernels.Cosine(lengthscales=1.0)([[0.0], [0.5]])[0, 1]
+        np.float64(-1.0)
+    """
+
+    variance: Slot = positive(1.0, zero_allowed=True)
+    lengthscales: Slot = positive(None, start=_ard_start)
+
+    def _gram(self, X: Array) -> Array:
+        return self._cross(X, X)
+
+    def _cross(self, X: Array, Y: Array) -> Array:
+        x = jnp.sum(_scale(X, self.lengthscales), axis=1)
+        y = jnp.sum(_scale(Y, self.lengthscales), axis=1)
+        return self.variance * jnp.cos(2.0 * np.pi * (x[:, None] - y[None, :]))
+
+    def _diag(self, X: Array) -> Array:
+        return jnp.broadcast_to(self.variance, X.shape[:1])
