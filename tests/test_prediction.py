@@ -262,6 +262,26 @@ def test_weights_are_checked_and_normalised() -> None:
         Posterior(model.target, model.data, particles, np.array([1.0, -1.0]))
 
 
+def test_groups_of_draws_that_lie_apart_are_named() -> None:
+    model = sg.SteinGP((X, y), kernels.Matern52())
+    near = model.sample_prior(20, seed=0)
+    noise = np.random.default_rng(0).uniform(-1.5, 1.5, size=(20, 3))
+    one = {
+        "kernel.variance": np.exp(0.2 * noise[:, 0]),
+        "kernel.lengthscales": np.exp(0.2 * noise[:, 1:2]),
+        "likelihood.variance": np.exp(0.2 * noise[:, 2]),
+    }
+    assert set(one) == set(near)
+    assert len(model.posterior(one).groups()) == 1
+    assert "groups" not in repr(model.posterior(one))
+    two = {name: values.copy() for name, values in one.items()}
+    two["kernel.lengthscales"][:6] *= 20.0
+    posterior = model.posterior(two)
+    assert [len(part) for part in posterior.groups()] == [14, 6]
+    assert posterior.groups()[1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert "2 groups, perhaps modes, of weight 0.70, 0.30" in repr(posterior)
+
+
 def test_the_table_has_a_row_per_hyperparameter() -> None:
     text = repr(posterior_of())
     for name in ("kernel.variance", "kernel.lengthscales[0]", "likelihood.variance"):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import ArrayLike
+from scipy.cluster.hierarchy import fcluster, linkage
 
 from steingp.checks import check_count
 from steingp.data import Batch, Scaling, check_column, check_inputs
@@ -120,11 +121,33 @@ class Posterior:
         if values.ndim == 1:
             return [(name, values)]
         free = self._target.specification.hyperparameters.free
-        columns = next(p.columns for p in free if p.name == name)
+        everything = tuple(range(values.shape[1]))
+        columns = next((p.columns for p in free if p.name == name), everything)
         return [
             (f"{name}[{self.labels[column]}]", values[:, i])
             for i, column in enumerate(columns)
         ]
+
+    def groups(self) -> list[np.ndarray]:
+        """Draws that lie apart from each other: row numbers of each group, largest first.
+
+        A sign of several modes, not a proof: draws are linked to their neighbours (in
+        the hyperparameters' logarithms, each scaled by its sd), and a link 1.75 times as
+        long as the median one parts two groups. Groups of less than a fifth of the weight
+        are stragglers and are left out. Of 20 draws from one Gaussian in 3 dimensions, 2
+        in 100 sets fall into two groups.
+        """
+        names = [name for name in self.particles if name != LATENTS]
+        columns = [c for name in names for _, c in self.named_columns(name)]
+        columns = [np.log(c) if np.all(c > 0) else c for c in columns]
+        columns = [c / np.std(c) for c in columns if np.std(c) > 0]
+        if self.num_draws < 4 or not columns:
+            return [np.arange(self.num_draws)]
+        tree = linkage(np.stack(columns, axis=1), "single")
+        labels = fcluster(tree, 1.75 * np.median(tree[:, 2]), "distance")
+        parts = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        parts = [part for part in parts if self.weights[part].sum() >= 0.2]
+        return sorted(parts, key=lambda part: -self.weights[part].sum())
 
     def __repr__(self) -> str:
         rows = self.summary()
@@ -144,6 +167,13 @@ class Posterior:
         if LATENTS in self.particles:
             latents = self.particles[LATENTS].shape[1]
             lines.append(f"and {latents} whitened latent values per draw")
+        groups = self.groups()
+        if len(groups) > 1:
+            shares = ", ".join(f"{self.weights[part].sum():.2f}" for part in groups)
+            lines.append(
+                f"Draws fall into {len(groups)} groups, perhaps modes, of weight {shares}; "
+                "these weights are not calibrated."
+            )
         return "\n".join(lines)
 
 
