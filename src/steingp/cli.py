@@ -41,7 +41,8 @@ def demo(
         "[bold]Neal's data with outliers[/bold] (section 5.2 of the paper): 100 rows to "
         "fit, 100 held out. A Gaussian process with a squared exponential kernel and "
         f"Gaussian noise; {particles} particles of its three hyperparameters move for "
-        f"{steps} steps of SVGD.\n"
+        f"{steps} steps of SVGD. (The default seed was picked for its two modes; most "
+        "have one.)\n"
     )
     began = time.perf_counter()
     result = multimodal.fit_demo(seed, particles, steps)

@@ -205,10 +205,9 @@ def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, A
 
 @contextmanager
 def blas_suited_to(size: int) -> Iterator[None]:
-    """One BLAS thread while matrices are small.
+    """One BLAS thread while matrices are small, where threads contend for little work.
 
-    Below about 500 rows threads cost more than they bring, and on a busy machine up to
-    ten times as much.
+    The bound of 500 rows is a guess that has not been tuned by measurement.
     """
     if size > 500:
         yield

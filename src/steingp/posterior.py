@@ -134,8 +134,9 @@ class Posterior:
         A sign of several modes, not a proof: draws are linked to their neighbours (in
         the hyperparameters' logarithms, each scaled by its sd), and a link 1.75 times as
         long as the median one parts two groups. Groups of less than a fifth of the weight
-        are stragglers and are left out. Of 20 draws from one Gaussian in 3 dimensions, 2
-        in 100 sets fall into two groups.
+        are stragglers and are left out. Both bounds are rough: they were set with the
+        demo's two modes in view, and 20 draws from one Gaussian in 2 dimensions are parted
+        about one time in six, in 3 dimensions one time in fifty.
         """
         names = [name for name in self.particles if name != LATENTS]
         columns = [c for name in names for _, c in self.named_columns(name)]
