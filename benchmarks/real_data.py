@@ -103,8 +103,8 @@ five splits, which are not ours.
 
 The regression sets come out as in the paper or better, on other splits than the paper's.
 Mammographic comes out far worse than in the paper. There each particle carries a latent
-value per row; plain SVGD is known to lose its spread in so many dimensions (docs/method.md),
-but that this is the cause here has not been tested. The row number, which the paper's
+value per row; plain SVGD loses its spread in so many dimensions (docs/method.md), but that
+this is the cause here has not been tested. The row number, which the paper's
 classification sets had as an input, is left out here.
 """
 

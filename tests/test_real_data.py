@@ -35,7 +35,7 @@ def test_a_reduced_fit_beats_the_data_blind_prediction(name: str) -> None:
     else:
         blind = np.mean(-0.5 * split.y_test**2 - 0.5 * np.log(2 * np.pi))
     assert result["rows"] == 120
-    if name != "blood":  # joint SVGD does not reach blood's base rate (docs/results.md)
+    if name != "blood":  # there the joint way does not beat the base rate
         assert result["log_density"] > blind + 0.05
     assert np.isfinite(result["log_density"])
 
