@@ -13,7 +13,7 @@ ROOT = Path(steingp.__file__).parent
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
     {"precision", "checks"},
-    {"linalg"},
+    {"linalg", "coordinates"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods"},
     {"interop", "inducing", "targets", "svgd", "moves", "anneal", "metrics"},

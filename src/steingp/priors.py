@@ -39,6 +39,7 @@ from numpyro.distributions.transforms import (
 )
 
 from steingp.checks import as_numbers
+from steingp.coordinates import normalising
 from steingp.precision import is_traced
 
 POSITIVE_FLOOR = 1e-6
@@ -297,7 +298,8 @@ class Parameter(eqx.Module):
     name: str = eqx.field(static=True)
     start: np.ndarray | Array
     prior: dist.Distribution
-    bijector: Transform
+    bijector: Any
+    """z -> theta: a numpyro transform, or one of `steingp.coordinates`."""
     has_default_prior: bool = eqx.field(static=True)
     columns: tuple[int, ...] = eqx.field(static=True)
     """The data's columns that its entries belong to, where it has one for each."""
@@ -330,6 +332,18 @@ class Hyperparameters(eqx.Module):
     def has_default_priors(self) -> bool:
         """Whether any free one has the prior that nobody chose for it."""
         return any(p.has_default_prior for p in self.free)
+
+    def normalised(self) -> "Hyperparameters":
+        """The same, with coordinates z in which every prior is standard normal."""
+        free = tuple(
+            eqx.tree_at(
+                lambda p: p.bijector,
+                parameter,
+                normalising(parameter.prior, parameter.bijector, POSITIVE_FLOOR),
+            )
+            for parameter in self.free
+        )
+        return Hyperparameters(free, self.known)
 
     def constrain(self, z: Mapping[str, Array]) -> Particle:
         """theta from unconstrained z."""
@@ -425,7 +439,7 @@ def _as_float64(leaf: Any) -> Any:
     return np.asarray(leaf, float) if eqx.is_inexact_array_like(leaf) else leaf
 
 
-def _inverse(bijector: Transform, theta: Array) -> Array:
+def _inverse(bijector: Any, theta: Array) -> Array:
     """z with theta = bijector(z); the ends of a support map to finite z."""
     z = bijector.inv(jnp.asarray(theta))
     lowest = bijector(jnp.full_like(z, -30.0))
