@@ -88,6 +88,12 @@ def _factorise(K: Array) -> Array:
     return jax.lax.linalg.cholesky(K, symmetrize_input=False)
 
 
+@jax.custom_jvp
+def factorise(K: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    """Lower L with L L' = K, and NaN where K is not positive: no jitter, no retry."""
+    return _factorise(K)
+
+
 @_one_by_one_on_cpu
 def _solve(L: Array, B: Array) -> Array:
     return solve_triangular(L, B, lower=True)
@@ -144,15 +150,22 @@ def _cholesky(K: Array, jitter: Array) -> Array:
 
 @_cholesky.defjvp
 def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    L = _cholesky(*primals)
+    return L, _factor_tangent(L, tangents[0])
+
+
+@factorise.defjvp
+def _factorise_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    L = factorise(*primals)
+    return L, _factor_tangent(L, tangents[0])
+
+
+def _factor_tangent(L: Array, dK: Array) -> Array:
     # dL = L Phi(L^-1 dK L^-T), Phi: the lower triangle with half the diagonal
     # (Murray 2016, eq. 8). dK is symmetrised, so that only L's own triangle counts.
-    K, jitter = primals
-    dK = 0.5 * (tangents[0] + tangents[0].T)
-    L = _cholesky(K, jitter)
-    half = solve_lower(L, dK)
+    half = solve_lower(L, 0.5 * (dK + dK.T))
     whole = solve_lower(L, half.T)
-    phi = jnp.tril(whole) - 0.5 * jnp.diag(jnp.diagonal(whole))
-    return L, L @ phi
+    return L @ (jnp.tril(whole) - 0.5 * jnp.diag(jnp.diagonal(whole)))
 
 
 def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"]:

@@ -38,7 +38,16 @@ from steingp.means import Mean, Zero
 from steingp.posterior import Posterior, predict, row_of
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
-from steingp.targets import Marginal, Sparse, Specification, Target, Whitened
+from steingp.targets import (
+    Collapsed,
+    Marginal,
+    Sparse,
+    Specification,
+    Target,
+    Titsias,
+    Whitened,
+)
+from steingp.targets.collapsed import RULES
 
 _WORKING_FLOATS = 2**28
 """About how many numbers the particles scored at once may need (2 GiB)."""
@@ -59,8 +68,12 @@ class SteinGP:
         batch_size: rows per step, drawn without replacement within an epoch; needs
             `inducing`. None: all rows at every step.
         num_data: rows of the whole stream.
-        latents: "auto" integrates f out where that is exact, "joint" makes latents part
-            of every particle, as the paper does for other likelihoods.
+        latents: "auto" integrates f out: exactly for Gaussian data, by `approximation`
+            otherwise. "joint" makes latents part of every particle, as the paper does for
+            other likelihoods and with inducing points.
+        approximation: how f is integrated out where that is not exact: "ep" (the default
+            for Bernoulli, counts and positive data), "vi" (for StudentT, and with
+            inducing points) or "laplace".
         standardise: work on inputs (and real-valued outputs) of zero mean and unit sd,
             and answer in the user's units. Hyperparameters are then in scaled units.
         jitter: added to the diagonal of covariance matrices.
@@ -88,12 +101,14 @@ class SteinGP:
         batch_size: int | None = None,
         num_data: int | None = None,
         latents: str = "auto",
+        approximation: str | None = None,
         standardise: bool = False,
         jitter: float = DEFAULT_JITTER,
         seed: int = 0,
     ) -> None:
         kernel, likelihood, mean = _check_parts(kernel, likelihood, mean)
         _check_options(inducing, batch_size, latents, jitter, seed)
+        approximation = _check_approximation(approximation, likelihood, inducing)
         self._likelihood, self._batch_size, self._seed = likelihood, batch_size, seed
         self.scaling = Scaling()
         self.stream: BlockStream | None = None
@@ -107,7 +122,9 @@ class SteinGP:
         specification = Specification.bind(kernel, mean, likelihood, X.shape[1])
         self._warn(specification, X, y, standardise)
         Z = self._choose_inducing(inducing, X, kernel)
-        self.target = self._choose_target(specification, Z, latents, jitter)
+        self.target = self._choose_target(
+            specification, Z, latents, approximation, jitter
+        )
 
     # --- construction -------------------------------------------------------------------
 
@@ -201,15 +218,27 @@ class SteinGP:
         return self.scaling.inputs(Z)
 
     def _choose_target(
-        self, specification: Specification, Z: Any, latents: str, jitter: float
+        self,
+        specification: Specification,
+        Z: Any,
+        latents: str,
+        approximation: str,
+        jitter: float,
     ) -> Target:
-        if Z is not None:
+        gaussian = isinstance(specification.likelihood, Gaussian)
+        batched = self.stream is not None or self._batch_size is not None
+        if Z is not None and (latents == "joint" or batched):
             return Sparse(
                 specification, Z, float(self.num_data), jitter, num_latents=len(Z)
             )
-        if latents == "auto" and isinstance(specification.likelihood, Gaussian):
+        if latents == "joint":
+            return Whitened(specification, num_latents=self.num_data, jitter=jitter)
+        if gaussian and Z is None:
             return Marginal(specification, jitter=jitter)
-        return Whitened(specification, num_latents=self.num_data, jitter=jitter)
+        if gaussian:
+            return Titsias(specification, Z, jitter, block_rows=_block_rows(len(Z)))
+        start = Collapsed.at_rest(self.num_data)
+        return Collapsed(specification, start, Z, jitter, approximation)
 
     def __repr__(self) -> str:
         N, D = self.num_data, self.data.X.shape[1]
@@ -250,7 +279,7 @@ class SteinGP:
     @property
     def matrix_size(self) -> int:
         """Rows of the matrix that is factorised for every particle at every step."""
-        return self.target.num_latents or len(self.data.y)
+        return self.target.matrix_size(len(self.data.y))
 
     # --- what users call ----------------------------------------------------------------
 
@@ -398,6 +427,29 @@ _EXAMPLES = {
     "likelihood": "likelihoods.Bernoulli()",
     "mean": "means.Constant()",
 }
+
+
+def _block_rows(num_inducing: int) -> int:
+    """Rows at a time whose covariances with the inducing points fit into memory."""
+    return max(1024, 2**24 // num_inducing)
+
+
+def _check_approximation(
+    approximation: str | None, likelihood: Likelihood, inducing: Any
+) -> str:
+    if approximation is None:
+        return "ep" if likelihood.log_concave and inducing is None else "vi"
+    if approximation not in RULES:
+        raise ValueError(
+            'approximation must be "ep", "vi" or "laplace"; got '
+            f"{approximation!r}."
+        )
+    if approximation != "vi" and not likelihood.log_concave:
+        raise ValueError(
+            f'approximation="{approximation}" needs a log p(y | f) that is concave in f, '
+            f'which {type(likelihood).__name__} has not; use "vi".'
+        )
+    return approximation
 
 
 def _check_options(

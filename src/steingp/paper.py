@@ -181,7 +181,9 @@ def SteinSGPR(
         >>> sg.SteinSGPR((X, X), sg.kernels.SquaredExponential(), inducing=X[::10])
         SteinGP(50 rows, 1 column, 5 latents per particle, 3 hyperparameters)
     """
-    return SteinGP(data, kernel, likelihood, inducing=inducing, **options)
+    return SteinGP(
+        data, kernel, likelihood, inducing=inducing, latents="joint", **options
+    )
 
 
 def StochSteinGPR(
@@ -197,5 +199,6 @@ def StochSteinGPR(
         SteinGP(500 rows, 1 column, 10 latents per particle, 3 hyperparameters)
     """
     return SteinGP(
-        data, kernel, likelihood, inducing=inducing, batch_size=batch_size, **options
-    )
+        data, kernel, likelihood, inducing=inducing, batch_size=batch_size,
+        latents="joint", **options,
+    )  # fmt: skip

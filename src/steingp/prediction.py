@@ -80,7 +80,7 @@ def predict_marginals(
         batch_size: rows of X at a time; chosen by memory if None.
     """
     draws, rows = num_draws(particles), len(X)
-    size = target.num_latents or len(data.y)
+    size = target.matrix_size(len(data.y))
     block = min(rows, batch_size or max(256, _WORKING_FLOATS // (8 * size)))
     group = int(np.clip(_WORKING_FLOATS // (size * (3 * size + 4 * block)), 1, draws))
     means, variances = np.empty((draws, rows)), np.empty((draws, rows))

@@ -28,6 +28,8 @@ class Likelihood(Component):
     real_valued: ClassVar[bool]
     row_name: ClassVar[str | None]
     row_neutral: ClassVar[float]
+    log_concave: ClassVar[bool] = False
+    """Whether log p(y | f) is concave in f, for every y and hyperparameter."""
 
     def __check_init__(self) -> None:
         if self.row_values is not None and not is_traced(self.row_values):

@@ -33,6 +33,7 @@ class Bernoulli(Likelihood):
     real_valued: ClassVar[bool] = False
     row_name: ClassVar[str | None] = None
     row_neutral: ClassVar[float] = 0.0
+    log_concave: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if self.link not in _LOG_LINKS:

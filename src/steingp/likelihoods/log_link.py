@@ -29,6 +29,8 @@ class LogLink(Likelihood):
     event, at the time E ~ Exponential(1) over exp(f), comes after 1, so T = log E.
     """
 
+    log_concave: ClassVar[bool] = True
+
     @abc.abstractmethod
     def _unit_mean(self, row: Array) -> Array:
         """c: the mean of y at f = 0."""

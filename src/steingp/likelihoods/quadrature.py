@@ -12,6 +12,7 @@ not depend on its nodes, and its derivative is the integral of the derivative.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,28 @@ def log_gaussian_integral(log_f: Elementwise, mean: Array, variance: Array) -> A
     top = jax.lax.stop_gradient(exponent(mode))
     integral = _integrate(lambda u: jnp.exp(exponent(u) - top), [low, mode, high])
     return top + jnp.log(integral) - 0.5 * _LOG_2PI
+
+
+def tilted_moments(
+    log_f: Elementwise, mean: Array, variance: Array
+) -> tuple[Array, Array]:
+    """Mean and variance of f under exp(log_f(f)) N(f; mean, variance), log_f concave."""
+    scale = standard_deviation(variance)
+
+    def exponent(u: Array) -> Array:
+        return log_f(mean + scale * u) - 0.5 * u * u
+
+    mode = _mode(exponent, jnp.zeros_like(scale))
+    low, high = span(exponent, mode)
+    top = exponent(mode)
+
+    def powers(u: Array) -> tuple[Array, Array, Array]:
+        density, step = jnp.exp(exponent(u) - top), u - mode
+        return density, density * step, density * step * step
+
+    total, first, second = _integrate(powers, [low, mode, high])
+    first, second = first / total, second / total
+    return mean + scale * (mode + first), scale**2 * (second - first**2)
 
 
 def probability_below(
@@ -130,14 +153,19 @@ def span(exponent: Elementwise, mode: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def _integrate(function: Elementwise, edges: list[Array]) -> Array:
-    """The integral from the lowest to the highest edge, panel by panel."""
+def _integrate(function: Callable[[Array], Any], edges: list[Array]) -> Any:
+    """The integral from the lowest to the highest edge, panel by panel.
+
+    Of one function, or of each member of the tuple that it returns.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(NUM_LEGENDRE)
     ends = jax.lax.stop_gradient(jnp.sort(jnp.stack(edges), axis=0))
     left, half = ends[:-1], 0.5 * (ends[1:] - ends[:-1])
 
-    def at(x: Array) -> Array:
+    def at(x: Array) -> Any:
         return jax.vmap(function)(left + half * (1.0 + x))
 
-    values = jax.vmap(at)(jnp.asarray(nodes))
-    return jnp.sum(half * jnp.tensordot(weights, values, axes=1), axis=0)
+    def total(values: Array) -> Array:
+        return jnp.sum(half * jnp.tensordot(weights, values, axes=1), axis=0)
+
+    return jax.tree.map(total, jax.vmap(at)(jnp.asarray(nodes)))

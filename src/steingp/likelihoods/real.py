@@ -54,6 +54,7 @@ class Gaussian(Likelihood):
     real_valued: ClassVar[bool] = True
     row_name: ClassVar[str | None] = "known_variance"
     row_neutral: ClassVar[float] = 0.0
+    log_concave: ClassVar[bool] = True
 
     def log_prob(self, y: Array, f: Array, row: Array) -> Array:
         return _log_normal(y - f, self.variance + row)

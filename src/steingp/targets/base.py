@@ -1,20 +1,8 @@
-"""Targets: log p(lambda | X, y) of one particle, and f's law given that particle.
-
-| target | lambda | likelihood | data in a step |
-|---|---|---|---|
-| `Marginal` | theta | Gaussian, f integrated out | all |
-| `Whitened` | theta, nu (N,) with f = m + L nu | any | all |
-| `Sparse` | theta, nu (M,) with u = L nu at Z | any | all, or a batch |
-
-A particle is a dictionary name -> array: unconstrained `z` where it is moved,
-constrained `theta` where it is read; the latents `nu ~ N(0, I)` are the same in both.
-`vmap` makes many. A target is a pytree, so that compiled code is shared by all models
-of one structure; the data travel beside it as a `Batch`.
-"""
+"""The interface of a target: log p(lambda | X, y) of one particle, and f given it."""
 
 import abc
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -23,16 +11,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from steingp.data import Batch, count_rows
+from steingp.data import Batch
 from steingp.kernels import Kernel
-from steingp.likelihoods import Gaussian, Likelihood
-from steingp.linalg import (
-    DEFAULT_JITTER,
-    add_diagonal,
-    cholesky,
-    gaussian_log_density,
-    solve_lower,
-)
+from steingp.likelihoods import Likelihood
+from steingp.linalg import solve_lower
 from steingp.means import Mean
 from steingp.priors import Component, Hyperparameters, Particle, assign
 
@@ -49,15 +31,17 @@ class Model(NamedTuple):
 
 
 class Conditional(NamedTuple):
-    """What a particle knows of f: f(x) = m(x) + k(x, P) L^-T w + N(0, rest).
+    """What a particle knows of f: f(x) = m(x) + k(x, P) L^-T v + N(0, rest).
 
-    `points` P are the rows or the inducing points, `L` the factor of their covariance
-    (with noise, where f is integrated out) and `white` is w.
+    `points` P are the rows or the inducing points, `L` is the factor of their covariance
+    (with noise, where f is integrated out), and v ~ N(white, root root'). Without a root,
+    v is known to be `white`.
     """
 
     points: Float[Array, "P D"]
     L: Float[Array, "P P"]
     white: Float[Array, " P"]
+    root: Float[Array, "P P"] | None = None
 
 
 class Specification(eqx.Module):
@@ -112,6 +96,17 @@ class Target(eqx.Module):
             total = total + jnp.sum(jax.scipy.stats.norm.logpdf(z[LATENTS]))
         return total
 
+    def matrix_size(self, num_rows: int) -> int:
+        """Rows of the matrix that is factorised for a particle; `num_rows` are data."""
+        return num_rows
+
+    def normalised(self) -> Self:
+        """The same target of z in which every prior is standard normal."""
+        hyperparameters = self.specification.hyperparameters.normalised()
+        return eqx.tree_at(
+            lambda t: t.specification.hyperparameters, self, hyperparameters
+        )
+
     def constrain(self, z: Mapping[str, Array]) -> Particle:
         """theta and nu from unconstrained values."""
         theta = self.specification.hyperparameters.constrain(z)
@@ -152,88 +147,16 @@ class Target(eqx.Module):
         return theta
 
 
-class Marginal(Target):
-    """A Gaussian likelihood with f integrated out: log N(y; m, K + noise)."""
-
-    specification: Specification
-    jitter: float = DEFAULT_JITTER
-    num_latents: int = eqx.field(default=0, static=True)
-
-    def _covariance(self, model: Model, data: Batch) -> Array:
-        assert isinstance(model.likelihood, Gaussian)
-        return add_diagonal(
-            model.kernel.gram(data.X), model.likelihood.variance + data.row
-        )
-
-    def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
-        model = self.specification.at(theta)
-        residual = batch.y - model.mean.of(batch.X)
-        covariance = self._covariance(model, batch)
-        return gaussian_log_density(residual, covariance, self.jitter)
-
-    def condition(self, theta: Particle, data: Batch) -> Conditional:
-        model = self.specification.at(theta)
-        L = cholesky(self._covariance(model, data), self.jitter)
-        residual = data.y - model.mean.of(data.X)
-        return Conditional(data.X, L, solve_lower(L, residual))
-
-
-class Whitened(Target):
-    """Any likelihood, latents f = m(X) + L nu at every row (section 4)."""
-
-    specification: Specification
-    num_latents: int = eqx.field(static=True)
-    jitter: float = DEFAULT_JITTER
-
-    def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
-        model = self.specification.at(theta)
-        L = cholesky(model.kernel.gram(batch.X), self.jitter)
-        f = model.mean.of(batch.X) + L @ theta[LATENTS]
-        return jnp.sum(model.likelihood.log_prob(batch.y, f, batch.row))
-
-    def condition(self, theta: Particle, data: Batch) -> Conditional:
-        model = self.specification.at(theta)
-        L = cholesky(model.kernel.gram(data.X), self.jitter)
-        return Conditional(data.X, L, theta[LATENTS])
-
-
-class Sparse(Target):
-    """Latents u = L nu at inducing points Z; E_{p(f|u)} log p(y|f) per row.
-
-    That expectation bounds log p(y | u) from below, so theta follows p(theta)
-    exp(bound), not p(theta | y). With a batch of the rows it is scaled by N / |batch|,
-    equation (9).
-    """
-
-    specification: Specification
-    Z: Float[Array, "M D"]
-    num_data: float
-    jitter: float = DEFAULT_JITTER
-    num_latents: int = eqx.field(kw_only=True, static=True)
-
-    def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
-        model = self.specification.at(theta)
-        known = self.condition(theta, batch)
-        mean, variance = marginals(model, known, batch.X)
-        rows = model.likelihood.expected_log_prob(batch.y, mean, variance, batch.row)
-        return self.num_data / count_rows(batch) * jnp.sum(batch.mask * rows)
-
-    def condition(self, theta: Particle, data: Batch) -> Conditional:
-        del data
-        model = self.specification.at(theta)
-        Z = jnp.asarray(self.Z)
-        # u is f without White noise, which f(x) at x in Z has as well as elsewhere
-        L = cholesky(model.kernel.cross(Z, Z), self.jitter)
-        return Conditional(Z, L, theta[LATENTS])
-
-
 def marginals(
     model: Model, known: Conditional, X: Float[Array, "S D"]
 ) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
     """Mean and variance of f at each row of X."""
     A = solve_lower(known.L, model.kernel.cross(known.points, X))
     variance = model.kernel.diag(X) - jnp.sum(A * A, axis=0)
-    return model.mean.of(X) + A.T @ known.white, jnp.maximum(variance, 0.0)
+    variance = jnp.maximum(variance, 0.0)
+    if known.root is not None:
+        variance = variance + jnp.sum((known.root.T @ A) ** 2, axis=0)
+    return model.mean.of(X) + A.T @ known.white, variance
 
 
 def joint(
@@ -241,4 +164,8 @@ def joint(
 ) -> tuple[Float[Array, " S"], Float[Array, "S S"]]:
     """Mean and full covariance of f over the rows of X."""
     A = solve_lower(known.L, model.kernel.cross(known.points, X))
-    return model.mean.of(X) + A.T @ known.white, model.kernel.gram(X) - A.T @ A
+    covariance = model.kernel.gram(X) - A.T @ A
+    if known.root is not None:
+        spread = known.root.T @ A
+        covariance = covariance + spread.T @ spread
+    return model.mean.of(X) + A.T @ known.white, covariance

@@ -1,0 +1,159 @@
+"""Gaussian likelihoods: f integrated out exactly, or by the Titsias bound."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from steingp.data import Batch
+from steingp.likelihoods import Gaussian
+from steingp.linalg import (
+    DEFAULT_JITTER,
+    add_diagonal,
+    cholesky,
+    gaussian_log_density,
+    inverse_lower,
+    solve_lower,
+)
+from steingp.priors import Particle
+from steingp.targets.base import Conditional, Model, Specification, Target
+
+NOISE_FLOOR = 1e-10
+"""Of a sparse model's noise variance, by which sums over rows are divided."""
+
+
+class Marginal(Target):
+    """A Gaussian likelihood with f integrated out: log N(y; m, K + noise)."""
+
+    specification: Specification
+    jitter: float = DEFAULT_JITTER
+    num_latents: int = eqx.field(default=0, static=True)
+
+    def _covariance(self, model: Model, data: Batch) -> Array:
+        assert isinstance(model.likelihood, Gaussian)
+        return add_diagonal(
+            model.kernel.gram(data.X), model.likelihood.variance + data.row
+        )
+
+    def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
+        model = self.specification.at(theta)
+        residual = batch.y - model.mean.of(batch.X)
+        covariance = self._covariance(model, batch)
+        return gaussian_log_density(residual, covariance, self.jitter)
+
+    def condition(self, theta: Particle, data: Batch) -> Conditional:
+        model = self.specification.at(theta)
+        L = cholesky(self._covariance(model, data), self.jitter)
+        residual = data.y - model.mean.of(data.X)
+        return Conditional(data.X, L, solve_lower(L, residual))
+
+
+class _Sums(NamedTuple):
+    """What the bound needs of the data: sums over rows, so rows may come in blocks.
+
+    With a_i = Lz^-1 k(Z, x_i), noise l_i, residual r_i and d_i the variance of f(x_i)
+    that the inducing points leave open.
+    """
+
+    precision: Float[Array, "M M"]
+    """sum of a a' / l"""
+    shift: Float[Array, " M"]
+    """sum of a r / l"""
+    scalar: Float[Array, ""]
+    """sum of log(2 pi l) + r^2 / l + d / l"""
+
+
+class Titsias(Target):
+    """A Gaussian likelihood with u at inducing points integrated out (Titsias 2009).
+
+    log N(y; m, Q + noise) - 1/2 sum of d_i / noise_i: the best bound that a Gaussian
+    q(u | theta) gives. White noise of the kernel counts as noise. theta follows p(theta)
+    exp(bound), which is p(theta | y) as the inducing points fill up.
+    """
+
+    specification: Specification
+    Z: Float[Array, "M D"]
+    jitter: float = DEFAULT_JITTER
+    num_latents: int = eqx.field(default=0, static=True)
+    block_rows: int | None = eqx.field(default=None, static=True)
+    """Rows at a time, where all of them would not fit into memory."""
+
+    def matrix_size(self, num_rows: int) -> int:
+        del num_rows
+        return len(self.Z)
+
+    def sums(self, theta: Particle, batch: Batch) -> _Sums:
+        """The sums over the rows of a batch; those of several batches add up."""
+        model = self.specification.at(theta)
+        assert isinstance(model.likelihood, Gaussian)
+        A = solve_lower(self._factor(model), model.kernel.cross(self._points, batch.X))
+        smooth = jax.vmap(lambda x: model.kernel.cross(x[None], x[None])[0, 0])(batch.X)
+        white = model.kernel.diag(batch.X) - smooth
+        noise = model.likelihood.variance + batch.row + white
+        noise = jnp.maximum(noise, NOISE_FLOOR)
+        residual = batch.y - model.mean.of(batch.X)
+        rest = jnp.maximum(smooth - jnp.sum(A * A, axis=0), 0.0)
+        weight = batch.mask / noise
+        scalar = batch.mask * jnp.log(2.0 * np.pi * noise)
+        scalar = jnp.sum(scalar + weight * (residual * residual + rest))
+        return _Sums((A * weight[None, :]) @ A.T, A @ (weight * residual), scalar)
+
+    def bound(self, sums: _Sums) -> Float[Array, ""]:
+        """The bound, from the sums over all rows."""
+        L = cholesky(add_diagonal(sums.precision, 1.0), 0.0)
+        white = solve_lower(L, sums.shift)
+        half_log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
+        return 0.5 * (white @ white) - half_log_det - 0.5 * sums.scalar
+
+    def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
+        return self.bound(self._all_sums(theta, batch))
+
+    def condition(self, theta: Particle, data: Batch) -> Conditional:
+        return self.condition_on(theta, self._all_sums(theta, data))
+
+    def condition_on(self, theta: Particle, sums: _Sums) -> Conditional:
+        """f's law, from the sums over all rows."""
+        model = self.specification.at(theta)
+        L = cholesky(add_diagonal(sums.precision, 1.0), 0.0)
+        root = inverse_lower(L).T
+        white = root @ (root.T @ sums.shift)
+        return Conditional(self._points, self._factor(model), white, root)
+
+    @property
+    def _points(self) -> Array:
+        return jnp.asarray(self.Z)
+
+    def _factor(self, model: Model) -> Array:
+        return cholesky(model.kernel.cross(self._points, self._points), self.jitter)
+
+    def _all_sums(self, theta: Particle, batch: Batch) -> _Sums:
+        rows = len(batch.y)
+        if self.block_rows is None or self.block_rows >= rows:
+            return self.sums(theta, batch)
+        blocks = in_blocks(batch, self.block_rows)
+
+        # memory holds one block: backwards, its part is computed again
+        @jax.checkpoint
+        def add(total: _Sums, block: Batch) -> tuple[_Sums, None]:
+            return jax.tree.map(jnp.add, total, self.sums(theta, block)), None
+
+        size = len(self.Z)
+        zero = _Sums(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
+        return jax.lax.scan(add, zero, blocks)[0]
+
+
+def in_blocks(batch: Batch, size: int) -> Batch:
+    """The rows in blocks (blocks, size, ...); rows that fill up the last are masked."""
+    missing = -len(batch.y) % size
+
+    def split(column: Array) -> Array:
+        filled = jnp.concatenate([column, jnp.repeat(column[-1:], missing, axis=0)])
+        return filled.reshape(-1, size, *column.shape[1:])
+
+    X, y, row, mask = (jnp.asarray(column) for column in batch)
+    mask = jnp.concatenate([mask, jnp.zeros(missing, mask.dtype)]).reshape(-1, size)
+    return Batch(split(X), split(y), split(row), mask)
