@@ -12,12 +12,12 @@ ROOT = Path(steingp.__file__).parent
 
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
-    {"precision", "checks"},
+    {"precision", "checks", "progress"},
     {"linalg", "coordinates"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods"},
-    {"interop", "inducing", "targets", "svgd", "moves", "anneal", "metrics"},
-    {"diagnostics"},
+    {"interop", "inducing", "targets", "svgd", "moves", "weights", "anneal", "metrics"},
+    {"diagnostics", "corrected"},
     {"prediction"},
     {"posterior"},
     {"models"},
@@ -32,7 +32,7 @@ LAYERS: list[set[str]] = [
 HEIGHT = {module: height for height, line in enumerate(LAYERS) for module in line}
 
 # These know nothing of Gaussian processes, at their top or inside a function.
-GENERAL = {"stein", "svgd", "moves", "anneal"}
+GENERAL = {"stein", "svgd", "moves", "weights", "anneal", "corrected"}
 GAUSSIAN_PROCESS = {"kernels", "means", "likelihoods", "targets", "models"}
 
 

@@ -145,9 +145,7 @@ def _fit_spline(
     low = max(-_REACH, np.max(np.min(z_of_t, axis=0)))
     high = min(_REACH, np.min(np.max(z_of_t, axis=0)))
     knots = np.linspace(low, high, _NUM_KNOTS)
-    columns = [
-        np.interp(knots, z_of_t[:, i], grid[:, i]) for i in range(grid.shape[1])
-    ]
+    columns = [np.interp(knots, z_of_t[:, i], grid[:, i]) for i in range(grid.shape[1])]
     spline = CubicSpline(knots, np.stack(columns, axis=1))
     fine = spline(np.linspace(low, high, 20 * _NUM_KNOTS), 1)
     if not (np.all(np.isfinite(fine)) and np.min(fine) > 0.0):

@@ -369,7 +369,7 @@ class SteinGP:
         return prediction.sample_each(n_samples, seed)
 
     def posterior(self, particles: Mapping[str, np.ndarray], **about: Any) -> Posterior:
-        """These particles, equally weighted, as a posterior of this model."""
+        """These particles, equally weighted unless told, as a posterior of this model."""
         return Posterior(
             self.target, self.data, particles, scaling=self.scaling, labels=self.labels,
             **about,
@@ -441,8 +441,7 @@ def _check_approximation(
         return "ep" if likelihood.log_concave and inducing is None else "vi"
     if approximation not in RULES:
         raise ValueError(
-            'approximation must be "ep", "vi" or "laplace"; got '
-            f"{approximation!r}."
+            f'approximation must be "ep", "vi" or "laplace"; got {approximation!r}.'
         )
     if approximation != "vi" and not likelihood.log_concave:
         raise ValueError(

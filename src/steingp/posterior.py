@@ -1,7 +1,7 @@
 """The posterior: draws of the hyperparameters (and latents), weighted, that predict."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,13 +18,42 @@ from steingp.priors import fixed
 from steingp.svgd import SVGDInfo
 from steingp.targets import LATENTS, Target
 
+MAX_DRAWS = 200
+"""Draws that predictions use by default."""
+
+
+class FitReport(NamedTuple):
+    """How a fit went."""
+
+    stage: str
+    """"done", or where it was stopped."""
+    effective_size: float
+    """Independent draws that the kept ones are worth, for the worst hyperparameter."""
+    rhat: float
+    """The largest over hyperparameters; particles are the chains."""
+    num_gradients: int
+    """Of the log density of one particle, over all particles."""
+    num_sweeps: int
+    """Sweeps that were collected."""
+    acceptance: float
+    num_replaced: int
+    """Particles that were lost in regions of no mass and became copies of others."""
+    pareto_k: float | None
+    """Of the weights; None where f is integrated out exactly, or with inducing points."""
+    weighted: bool
+    seconds: float
+
 
 class Posterior:
     """Draws from p(theta, nu | X, y), and the predictions of their mixture.
 
     `particles` is a dictionary name -> constrained array with draws along the leading
     axis (`nu` are the whitened latents, where they are part of a particle), `weights`
-    are theirs and sum to 1, `history` tells how they came to be.
+    are theirs and sum to 1. `report` tells how the fit went, `checkpoint` is where it can
+    be taken up again (`steingp.fit(model, resume=...)`), `history` holds the steps of
+    plain SVGD.
+
+    Predictions use at most `max_draws` of the draws, evenly spaced.
 
     Example:
         >>> import numpy as np, steingp as sg
@@ -50,6 +79,8 @@ class Posterior:
         labels: list[str] | None = None,
         history: SVGDInfo | None = None,
         method: str = "",
+        report: FitReport | None = None,
+        checkpoint: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._target, self._data = target, data
         self.particles = {k: np.asarray(v, float) for k, v in particles.items()}
@@ -58,15 +89,23 @@ class Posterior:
         self._scaling = scaling or Scaling()
         self.labels = labels or [str(i) for i in range(np.shape(data.X)[1])]
         self.history, self.method = history, method
+        self.report, self.checkpoint = report, checkpoint
 
-    def predict_f(self, X: ArrayLike, *, batch_size: int | None = None) -> Prediction:
+    def predict_f(
+        self,
+        X: ArrayLike,
+        *,
+        batch_size: int | None = None,
+        max_draws: int | None = MAX_DRAWS,
+    ) -> Prediction:
         """The latent function at the rows of X.
 
         Args:
             X: (S, D), as wide as the data the model was made for.
             batch_size: rows at a time; chosen by memory if None.
+            max_draws: draws to predict with; None for all of them.
         """
-        return self._predict(X, batch_size, None, of_y=False)
+        return self._predict(X, batch_size, None, max_draws, of_y=False)
 
     def predict_y(
         self,
@@ -74,6 +113,7 @@ class Posterior:
         *,
         per_row: ArrayLike | None = None,
         batch_size: int | None = None,
+        max_draws: int | None = MAX_DRAWS,
     ) -> Prediction:
         """New observations at the rows of X.
 
@@ -82,16 +122,32 @@ class Posterior:
             per_row: what the likelihood knows of each row (the exposure of counts, the
                 known noise variance of Gaussian data); 1 and 0 respectively by default.
             batch_size: rows at a time; chosen by memory if None.
+            max_draws: draws to predict with; None for all of them.
         """
-        return self._predict(X, batch_size, per_row, of_y=True)
+        return self._predict(X, batch_size, per_row, max_draws, of_y=True)
 
     def _predict(
-        self, X: Any, batch_size: int | None, per_row: Any, of_y: bool
+        self,
+        X: Any,
+        batch_size: int | None,
+        per_row: Any,
+        max_draws: int | None,
+        of_y: bool,
     ) -> Prediction:
+        some = self._spaced(max_draws)
+        particles = {name: values[some] for name, values in self.particles.items()}
+        weights = self.weights[some] / self.weights[some].sum()
         return predict(
-            self._target, self._data, self.particles, self.weights, self._scaling,
+            self._target, self._data, particles, weights, self._scaling,
             X, per_row, batch_size, of_y=of_y,
         )  # fmt: skip
+
+    def _spaced(self, max_draws: int | None) -> np.ndarray:
+        """Row numbers of at most so many draws, evenly spaced."""
+        if max_draws is not None:
+            check_count("max_draws", max_draws)
+        num = min(max_draws or self.num_draws, self.num_draws)
+        return np.floor(np.arange(num) * self.num_draws / num).astype(int)
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Mean, sd and the 5, 50 and 95 % points of every hyperparameter.

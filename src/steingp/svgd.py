@@ -15,11 +15,9 @@ steps; between chunks the progress bar moves, callbacks run and Ctrl-C is heard.
 """
 
 import functools
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
@@ -33,6 +31,7 @@ from jaxtyping import Int, PyTree
 
 from steingp.checks import check_count
 from steingp.precision import float64, to_numpy
+from steingp.progress import progress_bar
 from steingp.stein import RBF, SteinKernel
 
 LogDensity = Callable[..., Array]
@@ -238,7 +237,7 @@ def run(
         batches, log_density = _NoBatches(), _WithoutBatch(log_density)
     histories: list[SVGDInfo] = []
     done, size = 0, 1
-    with _progress_bar(num_steps, progress) as show:
+    with progress_bar(num_steps, progress, "SVGD", "...") as show:
         try:
             while done < num_steps:
                 began = time.perf_counter()
@@ -256,7 +255,7 @@ def run(
                 histories.append(info)
                 done += num
                 latest = jax.tree.map(lambda all: all[-1], info)
-                show(done, float(latest.log_density))
+                show(done, f"mean log density {latest.log_density:.3f}")
                 if callback is not None and callback(state, latest):
                     break
                 if done > 1:  # the first chunk's time is mostly compilation
@@ -287,32 +286,6 @@ def _check_alive(info: SVGDInfo, first_step: int, num_particles: int) -> None:
             f"(particle {int(info.first_failed[dead[0]])} was the first to fail). "
             "Standardise the data, use tighter priors, more jitter or a smaller step."
         )
-
-
-@contextmanager
-def _progress_bar(
-    num_steps: int, wanted: bool
-) -> Iterator[Callable[[int, float], None]]:
-    if not (wanted and sys.stderr.isatty()):
-        yield lambda done, log_density: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("SVGD"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("mean log density {task.fields[value]}"),
-        console=Console(stderr=True),
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("SVGD", total=num_steps, value="...")
-        yield lambda done, value: bar.update(task, completed=done, value=f"{value:.3f}")
 
 
 def to_arrays(state: SVGDState) -> dict[str, np.ndarray]:

@@ -6,10 +6,8 @@ run side by side in one compiled loop, in coordinates where every prior is stand
 """
 
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,15 +17,15 @@ import numpy as np
 import numpyro.infer.hmc as numpyro_hmc
 from jax import Array
 from jaxtyping import ArrayLike
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
+from steingp.baselines.chains import Chains, Seconds, diagnose
 from steingp.checks import check_count
 from steingp.data import Batch
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
-from steingp.posterior import Posterior
 from steingp.precision import float64
 from steingp.priors import Particle
+from steingp.progress import progress_bar
 from steingp.targets import LATENTS, Target
 
 _CHUNK = 25
@@ -35,69 +33,6 @@ _CHUNK = 25
 
 _START_SD = 0.1
 """How far chains start from the prior's median, in normal coordinates."""
-
-
-class Seconds(NamedTuple):
-    """Where the time of a run went; `compile` is 0 if the code was there already."""
-
-    compile: float
-    warmup: float
-    sampling: float
-
-
-class Chains(NamedTuple):
-    """The draws of several chains, and whether to believe them.
-
-    `r_hat` (split) and `effective_size` have an entry for every hyperparameter, taken of
-    its logarithm if it is positive, and one for the worst of the latents `nu`.
-
-    Example:
-        >>> import numpy as np, steingp as sg
-        >>> X = np.linspace(-2, 2, 15)[:, None]
-        >>> model = sg.SteinGP((X, np.sin(2 * X)), sg.kernels.SquaredExponential())
-        >>> chains = sg.baselines.nuts(
-        ...     model, num_warmup=200, num_draws=200, progress=False
-        ... )
-        >>> chains.draws["kernel.lengthscales"].shape
-        (4, 200, 1)
-        >>> list(chains.r_hat)
-        ['kernel.lengthscales[0]', 'kernel.variance', 'likelihood.variance']
-        >>> chains.worst_r_hat < 1.1 and chains.least_effective_size > 50
-        True
-    """
-
-    posterior: Posterior
-    """All chains' draws, pooled."""
-    draws: dict[str, np.ndarray]
-    """Constrained, (chains, draws, ...)."""
-    r_hat: dict[str, float]
-    effective_size: dict[str, float]
-    divergences: int
-    """After the warm-up, in all chains."""
-    num_gradients: int
-    """Of one particle; of all chains, warm-up included."""
-    num_rounds: int
-    """Of all chains at once: every trajectory waits for the longest of its round."""
-    acceptance: np.ndarray
-    """Mean acceptance probability of each chain after the warm-up."""
-    step_size: np.ndarray
-    seconds: Seconds
-
-    @property
-    def worst_r_hat(self) -> float:
-        return max(self.r_hat.values())
-
-    @property
-    def least_effective_size(self) -> float:
-        return min(self.effective_size.values())
-
-    def __repr__(self) -> str:
-        return (
-            f"{self.posterior}\n"
-            f"{len(self.step_size)} chains: r-hat at most {self.worst_r_hat:.3f}, "
-            f"effective size at least {self.least_effective_size:.0f}, "
-            f"{self.divergences} divergences, {self.num_gradients} gradients"
-        )
 
 
 class _Settings(NamedTuple):
@@ -343,9 +278,8 @@ def _potential(target: Target, data: Batch) -> Callable[[Particle], Array]:
 
 def _kernel(settings: _Settings, target: Target, data: Batch) -> tuple[Any, Any]:
     """numpyro's start and step, of one chain."""
-    init, sample = numpyro_hmc.hmc(
-        potential_fn_gen=_potential, algo=settings.algorithm
-    )
+    kernel: Any = numpyro_hmc.hmc(potential_fn_gen=_potential, algo=settings.algorithm)
+    init, sample = kernel
 
     def start(z: Particle, key: Array) -> Any:
         return init(
@@ -431,51 +365,23 @@ def _run(
     jax.block_until_ready(_advance(settings, target, data, state, jnp.asarray(0)))
     ticks = [time.perf_counter()]
     records: list[_Record] = []
-    phases = (("warm-up", settings.num_warmup), ("draws", num_draws))
-    with _progress_bar(settings.algorithm, phases, progress) as show:
-        for phase, num in phases:
-            done = 0
-            while done < num:
-                now = min(_CHUNK, num - done)
+    done, everything = 0, settings.num_warmup + num_draws
+    with progress_bar(everything, progress, settings.algorithm, "") as show:
+        for phase, end in (("warm-up", settings.num_warmup), ("draws", everything)):
+            while done < end:
+                now = min(_CHUNK, end - done)
                 state, record = _advance(
                     settings, target, data, state, jnp.asarray(now)
                 )
                 records.append(jax.tree.map(lambda x: np.array(x)[:now], record))  # noqa: B023
                 done += now
-                show(phase, done)
+                show(done, phase)
             ticks.append(time.perf_counter())
     record = jax.tree.map(
         lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1), *records
     )
     seconds = Seconds(ticks[0] - began, ticks[1] - ticks[0], ticks[2] - ticks[1])
     return record, np.array(state.adapt_state.step_size), seconds
-
-
-@contextmanager
-def _progress_bar(
-    name: str, phases: tuple[tuple[str, int], ...], wanted: bool
-) -> Iterator[Callable[[str, int], None]]:
-    if not (wanted and sys.stderr.isatty()):
-        yield lambda phase, done: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(), console=Console(stderr=True),
-    )  # fmt: skip
-    with bar:
-        tasks = {
-            phase: bar.add_task(f"{name}, {phase}", total=num) for phase, num in phases
-        }
-        yield lambda phase, done: bar.update(tasks[phase], completed=done)
 
 
 # --- the draws --------------------------------------------------------------------------
@@ -487,8 +393,7 @@ def _conclude(
 ) -> Chains:  # fmt: skip
     kept = jax.tree.map(lambda x: x[:, settings.num_warmup :], record)
     draws = {
-        name: np.array(value)
-        for name, value in _constrain(target, kept.z).items()
+        name: np.array(value) for name, value in _constrain(target, kept.z).items()
     }
     num_chains, num_draws = kept.diverging.shape
     pooled = {
@@ -498,7 +403,7 @@ def _conclude(
     posterior = model.posterior(
         pooled, method=f"{settings.algorithm}, {num_chains} chains of {num_draws}"
     )
-    r_hat, effective_size = _diagnose(posterior, num_chains)
+    r_hat, effective_size = diagnose(posterior, num_chains)
     # the start of every chain takes one gradient too
     return Chains(
         posterior, draws, r_hat, effective_size, int(kept.diverging.sum()),
@@ -511,24 +416,3 @@ def _conclude(
 @eqx.filter_jit
 def _constrain(target: Target, z: Particle) -> Particle:
     return jax.vmap(jax.vmap(target.constrain))(z)
-
-
-def _diagnose(
-    posterior: Posterior, num_chains: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Split r-hat and effective size of every hyperparameter, and the worst of nu's."""
-    r_hat, effective_size = {}, {}
-    for name in posterior.particles:
-        if name == LATENTS:
-            continue
-        for label, column in posterior.named_columns(name):
-            chains = column.reshape(num_chains, -1)
-            chains = np.log(chains) if np.all(chains > 0.0) else chains
-            r_hat[label] = float(split_gelman_rubin(chains))
-            effective_size[label] = float(effective_sample_size(chains))
-    if LATENTS in posterior.particles:
-        latents = posterior.particles[LATENTS]
-        chains = latents.reshape(num_chains, -1, latents.shape[1])
-        r_hat[LATENTS] = float(np.max(split_gelman_rubin(chains)))
-        effective_size[LATENTS] = float(np.min(effective_sample_size(chains)))
-    return r_hat, effective_size

@@ -221,9 +221,7 @@ class _EP(eqx.Module):
         c_mean, c_variance = map(stop_gradient, self._cavity(sites, mean, variance))
         gaussian = 0.5 * jnp.log(variance / c_variance)
         gaussian = gaussian + 0.5 * (mean**2 / variance - c_mean**2 / c_variance)
-        return jnp.sum(
-            data.log_predictive(c_mean, c_variance) - data.mask * gaussian
-        )
+        return jnp.sum(data.log_predictive(c_mean, c_variance) - data.mask * gaussian)
 
     def _cavity(
         self, sites: Sites, mean: Array, variance: Array
@@ -292,8 +290,10 @@ def solve(prior: Prior, rule: Rule, data: _Data, start: Sites) -> Solution:
             # nu'g - tau g^2 / 2 at the mode, less g' K^-1 g / 2 = g' (nu - tau g) / 2
             penalty = 0.5 * mean @ (sites.nu - sites.tau * mean)
             quadratic = sites.nu @ mean - 0.5 * sites.tau @ mean**2
-            return mean, variance, rule.gain(data, sites, mean, variance) + (
-                quadratic - penalty
+            return (
+                mean,
+                variance,
+                rule.gain(data, sites, mean, variance) + (quadratic - penalty),
             )
         return mean, variance, log_integral + rule.gain(data, sites, mean, variance)
 
@@ -304,9 +304,7 @@ def solve(prior: Prior, rule: Rule, data: _Data, start: Sites) -> Solution:
     def iterate(progress: _Progress) -> _Progress:
         old, damping = progress.solution, progress.damping
         wanted = rule.update(data, old.sites, old.mean, old.variance)
-        sites = jax.tree.map(
-            lambda a, b: a + damping * (b - a), old.sites, wanted
-        )
+        sites = jax.tree.map(lambda a, b: a + damping * (b - a), old.sites, wanted)
         mean, variance, objective = evaluate(sites)
         slack = 1e-9 * (1.0 + jnp.abs(progress.objective))
         better = (objective > progress.objective - slack) & jnp.all(variance > 0.0)
@@ -315,9 +313,7 @@ def solve(prior: Prior, rule: Rule, data: _Data, start: Sites) -> Solution:
             jnp.max(jnp.abs(mean - old.mean) / jnp.sqrt(old.variance)),
             jnp.max(jnp.abs(variance / old.variance - 1.0)),
         )
-        new = Solution(
-            sites, mean, variance, old.num_iterations + 1, change / damping
-        )
+        new = Solution(sites, mean, variance, old.num_iterations + 1, change / damping)
         kept = old._replace(num_iterations=old.num_iterations + 1)
         solution = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, kept)
         return _Progress(
@@ -414,6 +410,37 @@ class Collapsed(Target):
         assert not isinstance(rule, _Laplace)
         gain = rule.gain(data, found.sites, found.mean, found.variance)
         return prior.log_integral(found.sites) + gain
+
+    def started_at(self, sites: Sites) -> "Collapsed":
+        """The same target, whose iteration begins with these sites."""
+        return eqx.tree_at(lambda t: t.start, self, sites)
+
+    def log_error(
+        self, theta: Particle, batch: Batch, key: Array, num_pairs: int
+    ) -> Float[Array, ""]:
+        """log of p(y | theta) over its approximation, estimated without bias.
+
+        By importance sampling from q(f | theta), with pairs of opposite draws; the
+        exponential of the result is what has no bias. Not for inducing points.
+        """
+        if self.Z is not None:
+            raise ValueError("log_error compares with f at every row, not with Z.")
+        model, known = self.specification.at(theta), self.condition(theta, batch)
+        assert known.root is not None
+        half = jax.random.normal(key, (num_pairs, len(batch.y)))
+        white = jnp.concatenate([half, -half])
+        v = known.white[None, :] + white @ known.root.T
+        f = model.mean.of(batch.X)[None, :] + v @ known.L.T
+
+        def log_likelihood(f: Array) -> Array:
+            rows = model.likelihood.log_prob(batch.y, f, batch.row)
+            return jnp.sum(batch.mask * rows)
+
+        log_weights = jax.vmap(log_likelihood)(f)
+        log_weights = log_weights + 0.5 * jnp.sum(white**2 - v**2, axis=1)
+        log_weights = log_weights + jnp.sum(jnp.log(jnp.diagonal(known.root)))
+        estimate = jax.scipy.special.logsumexp(log_weights) - np.log(2 * num_pairs)
+        return estimate - self.log_likelihood(theta, batch)
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         prior, rows = self._parts(theta, data)

@@ -1,0 +1,343 @@
+"""SVGD, corrected: from scattered particles to draws whose spread is right.
+
+Over any log density of a vector, whose prior should be about standard normal:
+
+| stage | what happens | it ends when |
+|---|---|---|
+| SVGD | a short run brings the particles to where the mass is | the mean log density no longer rises |
+| adapting | Metropolis-adjusted Hamiltonian moves in windows of sweeps; each gives metric and step to the next | a window's mean log density is the previous one's |
+| collecting | metric and step are frozen, every sweep is kept | the draws are worth the effective size asked for |
+
+No step size is asked for: SVGD's is in units of the prior, the moves' is adapted. Draws of
+the first two stages are thrown away, and the third does not adapt, so what is kept has no
+bias of adaptation.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from steingp import moves, svgd
+from steingp.moves import MoveInfo, MoveState
+from steingp.precision import float64, to_numpy
+from steingp.stein import RBF, phi
+from steingp.weights import Mixing, mixing
+
+STAGES = ("SVGD", "adapting", "collecting", "done")
+
+STEP = 0.1
+"""Of Adam in the SVGD stage; a prior's sd is 1."""
+STEPS_PER_LOOK, MOST_STEPS = 10, 150
+SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
+FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
+_LOST = 10.0
+"""Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
+
+
+class Density(Protocol):
+    """What is drawn from: positions (J, d) to log densities (J,) and scores (J, d)."""
+
+    compiled: bool
+    """Whether JAX can compile it; if not, it is called from Python."""
+
+    def __call__(self, positions: Array) -> tuple[Array, Array]: ...
+
+
+class OfOne(eqx.Module):
+    """The density of many positions, from a log density of one and its data."""
+
+    log_density: Any
+    data: Any
+    at_once: int | None = eqx.field(default=None, static=True)
+    compiled: bool = eqx.field(default=True, static=True)
+
+    def __call__(self, positions: Float[Array, "J d"]) -> tuple[Array, Array]:
+        def one(z: Array) -> tuple[Array, Array]:
+            return jax.value_and_grad(self.log_density)(z, self.data)
+
+        if self.at_once is None or self.at_once >= len(positions):
+            return jax.vmap(one)(positions)
+        return jax.lax.map(one, positions, batch_size=self.at_once)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Where a run is: all that the next unit of work needs, arrays and a stage's name."""
+
+    stage: str
+    particles: Float[np.ndarray, "J d"]
+    """Where SVGD brought them."""
+    optimiser: Any
+    moves: MoveState | None
+    draws: Float[np.ndarray, "sweeps J d"]
+    """Of the window while adapting, all that are kept while collecting."""
+    values: Float[np.ndarray, "sweeps J"]
+    """Log densities of `draws`."""
+    previous: float
+    """Mean log density at the last look, while SVGD or adapting goes on."""
+    looks: int
+    """Looks in this stage so far."""
+    num_gradients: int
+    """Of the log density, so far, over all particles."""
+    num_replaced: int
+    """Particles that were lost and became copies of others."""
+    trace: Mapping[str, np.ndarray]
+    """One entry per sweep: acceptance, step, leapfrogs, mean log density, failures."""
+
+    @property
+    def sweeps(self) -> int:
+        return len(self.draws)
+
+    def mixing(self) -> Mixing:
+        """What the draws are worth."""
+        return mixing(self.draws)
+
+    def effective_size(self) -> float:
+        """Of the worst coordinate's mean or spread; 0 while too few were collected."""
+        if self.stage not in ("collecting", "done") or self.sweeps < 4:
+            return 0.0
+        worth = self.mixing()
+        return float(min(worth.mean_size.min(), worth.square_size.min()))
+
+
+def init(positions: Float[np.ndarray, "J d"]) -> State:
+    """The state before anything was done; `positions` are draws from the prior."""
+    J, d = positions.shape
+    return State(
+        stage=STAGES[0],
+        particles=positions,
+        optimiser=float64(lambda: to_numpy(svgd.adam(STEP).init(positions)))(),
+        moves=None,
+        draws=np.zeros((0, J, d)),
+        values=np.zeros((0, J)),
+        previous=-np.inf,
+        looks=0,
+        num_gradients=0,
+        num_replaced=0,
+        trace={},
+    )
+
+
+@float64
+def advance(density: Density, state: State, seed: int, wanted: float) -> State:
+    """One unit of work: some SVGD steps, or one sweep; and the stage that follows.
+
+    Args:
+        density: the same at every call of a stage.
+        seed: with the number of sweeps, it makes the random numbers: a run that is
+            taken up again from a state goes on as if never stopped.
+        wanted: the effective size at which collecting ends.
+    """
+    if state.stage == "SVGD":
+        return _descend(density, state)
+    if state.stage == "adapting":
+        return _adapt(density, _sweep(density, state, seed, adapting=True))
+    if state.stage == "collecting":
+        return _look(_sweep(density, state, seed, adapting=False), wanted)
+    return state
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """The state as a flat dictionary of arrays, for any file format."""
+    leaves = enumerate(jax.tree.leaves(state.optimiser))
+    arrays = {f"optimiser.{i}": np.asarray(leaf) for i, leaf in leaves}
+    if state.moves is not None:
+        arrays |= {
+            f"moves.{n}": np.asarray(a) for n, a in state.moves._asdict().items()
+        }
+    arrays |= {f"trace.{name}": a for name, a in state.trace.items()}
+    for name in ("stage", "particles", "draws", "values", *_SCALARS):
+        arrays[name] = np.asarray(getattr(state, name))
+    return arrays
+
+
+def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
+    """The state that `to_arrays` wrote; `template` is one of `init` of equal shapes."""
+    if "stage" not in arrays or str(arrays["stage"]) not in STAGES:
+        raise ValueError("the arrays do not hold the state of a fit.")
+    shape = template.particles.shape
+    if np.shape(arrays["particles"]) != shape:
+        raise ValueError(
+            f"the arrays hold particles of shape {np.shape(arrays['particles'])}, expected "
+            f"{shape}: the run had another number of particles or hyperparameters."
+        )
+
+    def part(name: str) -> dict[str, np.ndarray]:
+        return {
+            key.removeprefix(f"{name}."): np.asarray(value)
+            for key, value in arrays.items()
+            if key.startswith(f"{name}.")
+        }
+
+    leaves, structure = jax.tree.flatten(template.optimiser)
+    optimiser = [part("optimiser")[str(i)] for i in range(len(leaves))]
+    moved = part("moves")
+    return State(
+        stage=str(arrays["stage"]),
+        optimiser=jax.tree.unflatten(structure, optimiser),
+        moves=MoveState(**moved) if moved else None,
+        trace=part("trace"),
+        **{name: np.asarray(arrays[name]) for name in ("particles", "draws", "values")},
+        **{name: np.asarray(arrays[name]).item() for name in _SCALARS},
+    )
+
+
+_SCALARS = ("previous", "looks", "num_gradients", "num_replaced")
+
+
+# --- the stages -------------------------------------------------------------------------
+
+
+def _descend(density: Density, state: State) -> State:
+    positions, optimiser = state.particles, state.optimiser
+    J, d = positions.shape
+    means = []
+    for _ in range(STEPS_PER_LOOK):
+        values, scores = evaluate(density, positions)
+        positions, optimiser, mean = to_numpy(
+            _svgd_step(positions, values, scores, optimiser)
+        )
+        means.append(mean)
+    if not np.isfinite(means[-1]):
+        raise FloatingPointError(
+            "no particle has a finite log density. Standardise the data, or use tighter "
+            "priors or more jitter."
+        )
+    state = dataclasses.replace(
+        state,
+        particles=positions,
+        optimiser=optimiser,
+        looks=state.looks + 1,
+        num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
+    )
+    risen = np.mean(means[-3:]) - np.mean(means[:3])
+    if risen > 0.1 * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
+        return state
+    values, scores = evaluate(density, positions)
+    healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
+    source = np.where(healthy, np.arange(J), np.flatnonzero(healthy)[0])
+    start = positions[source], values[source], scores[source]
+    return dataclasses.replace(
+        state,
+        stage="adapting",
+        moves=moves.start(*start),
+        previous=-np.inf,
+        looks=0,
+        num_gradients=state.num_gradients + J,
+        num_replaced=int(np.sum(~healthy)),
+    )
+
+
+@eqx.filter_jit
+def _svgd_step(
+    positions: Array, values: Array, scores: Array, optimiser: Any
+) -> tuple[Array, Any, Array]:
+    """Along phi by Adam; a particle without a finite score is carried by the others."""
+    healthy = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
+    direction = phi(RBF(), positions, jnp.where(healthy[:, None], scores, 0.0))
+    update, optimiser = svgd.adam(STEP).update(-direction, optimiser, positions)
+    mean = jnp.mean(values, where=healthy)
+    return positions + jnp.asarray(update), optimiser, mean
+
+
+@eqx.filter_jit
+def _evaluate_compiled(density: Density, positions: Array) -> tuple[Array, Array]:
+    return density(positions)
+
+
+@float64
+def evaluate(
+    density: Density, positions: Float[np.ndarray, "J d"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log densities (J,) and scores (J, d)."""
+    call = _evaluate_compiled if density.compiled else (lambda d, p: d(p))
+    return to_numpy(call(density, jnp.asarray(positions)))
+
+
+def _sweep(density: Density, state: State, seed: int, adapting: bool) -> State:
+    assert state.moves is not None
+    keys = moves.sweep_keys(seed, state.moves)
+    if density.compiled:
+        new, info = moves.jitted_sweep(density, state.moves, keys, adapting=adapting)
+    else:
+        new, info = moves.sweep(
+            density, state.moves, keys, adapting=adapting, compiled=False
+        )
+    new = MoveState(*(np.asarray(part) for part in new))
+    info = MoveInfo(*(np.asarray(part) for part in info))
+    J = len(new.values)
+    empty = np.zeros(0)
+    trace = {
+        name: np.append(state.trace.get(name, empty), getattr(info, name))
+        for name in info._fields
+    }
+    return dataclasses.replace(
+        state,
+        moves=new,
+        draws=np.concatenate([state.draws, new.positions[None]]),
+        values=np.concatenate([state.values, new.values[None]]),
+        num_gradients=state.num_gradients + J * int(info.num_gradients),
+        trace=trace,
+    )
+
+
+def _adapt(density: Density, state: State) -> State:
+    if state.sweeps < SWEEPS_PER_WINDOW:
+        return state
+    assert state.moves is not None
+    J, d = state.moves.positions.shape
+    sd = np.sqrt(d / 2.0)  # of the log density of a Gaussian
+    value, looks = float(np.mean(state.values)), state.looks + 1
+    particles, lost = _replace_lost(state.moves, _LOST + 6.0 * sd)
+    drawn = state.draws[:, ~lost]
+    steady = value - state.previous < 0.4 * sd and not lost.any()
+    steady = steady and looks >= FEWEST_WINDOWS
+    empty = {"draws": state.draws[:0], "values": state.values[:0]}
+    state = dataclasses.replace(
+        state,
+        looks=looks,
+        previous=value,
+        num_replaced=state.num_replaced + int(lost.sum()),
+        **empty,
+    )
+    if steady or looks >= MOST_WINDOWS:
+        return dataclasses.replace(
+            state, stage="collecting", moves=moves.freeze(particles), looks=0
+        )
+    return dataclasses.replace(state, moves=moves.with_metric(particles, drawn))
+
+
+def _replace_lost(
+    particles: MoveState, threshold: float
+) -> tuple[MoveState, np.ndarray]:
+    """Particles far below the others in log density become copies of good ones.
+
+    SVGD may leave some where the posterior has next to no mass, and moves do not cross.
+    """
+    values = np.asarray(particles.values)
+    lost = values < np.quantile(values, 0.75) - threshold
+    good = np.flatnonzero(~lost)
+    source = np.arange(len(values))
+    source[lost] = good[np.arange(lost.sum()) % len(good)]
+    moved = particles._replace(
+        positions=np.asarray(particles.positions)[source],
+        values=values[source],
+        scores=np.asarray(particles.scores)[source],
+    )
+    return moved, lost
+
+
+def _look(state: State, wanted: float) -> State:
+    sweeps = state.sweeps
+    if sweeps < FEWEST_SWEEPS or sweeps % SWEEPS_PER_LOOK:
+        return state
+    if state.effective_size() >= wanted or sweeps >= MOST_SWEEPS:
+        return dataclasses.replace(state, stage="done")
+    return state

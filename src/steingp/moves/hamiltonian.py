@@ -1,0 +1,324 @@
+"""One sweep: a Hamiltonian trajectory of every particle, accepted or rejected."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import ndtr
+from jaxtyping import Bool, Float, Int, Key
+
+from steingp.moves.state import MoveState, ValueAndScore, evaluate
+from steingp.precision import float64
+
+TRAJECTORY = 1.75
+"""Length of a trajectory in the metric's units. A quarter turn of a Gaussian is pi/2; a
+metric from few draws leaves some directions longer, for which a little more is better."""
+MOST_LEAPFROGS = 12
+ACCEPTANCE = 0.8
+"""What the step is adapted to."""
+_JITTER = 0.2  # a particle's step is within this fraction of the common one
+
+# Dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2.1). Theirs is for
+# hundreds of iterations of one chain; acceptances that are pooled over particles have
+# little noise, and a dozen sweeps must do, so each error counts for more.
+_GAIN, _DELAY, _FORGETTING = 4.0, 3.0, 0.75
+_MOST_TRIES = 60  # of halving or doubling in search of the first step
+
+
+class MoveInfo(NamedTuple):
+    """What a sweep tells of itself; from `run`, arrays with one entry per sweep.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> normal = lambda z: (-0.5 * (z**2).sum(axis=1), -z)
+        >>> state = moves.init(normal, np.eye(3))
+        >>> _, info, _ = moves.run(normal, state, 4, 0, adapting=True)
+        >>> info.num_failed
+        array([0, 0, 0, 0])
+    """
+
+    acceptance: Array | np.ndarray
+    """Mean probability of acceptance."""
+    log_density: Array | np.ndarray
+    """Mean over particles, after the sweep."""
+    step: Array | np.ndarray
+    """The leapfrog step of this sweep."""
+    num_leapfrog: Array | np.ndarray
+    """Leapfrog steps of a trajectory."""
+    num_gradients: Array | np.ndarray
+    """Gradients per particle, with those of the search for a step."""
+    num_failed: Array | np.ndarray
+    """Particles whose trajectory met a value or score that is not finite."""
+    energy_error: Array | np.ndarray
+    """Largest change of energy, up or down, over trajectories that did not fail."""
+
+
+class Randomness(NamedTuple):
+    """What is random in a sweep."""
+
+    momenta: Float[Array, "J d"]
+    jitter: Float[Array, " J"]
+    """Each particle's factor of the step."""
+    log_uniform: Float[Array, " J"]
+    """Accepted if below the log of the probability."""
+
+
+class _Flight(NamedTuple):
+    """Where particles are on their trajectories."""
+
+    positions: Float[Array, "J d"]
+    momenta: Float[Array, "J d"]
+    values: Float[Array, " J"]
+    scores: Float[Array, "J d"]
+    alive: Bool[Array, " J"]
+
+    def energy(self) -> Float[Array, " J"]:
+        return 0.5 * jnp.sum(self.momenta**2, axis=1) - self.values
+
+
+class _Trip(NamedTuple):
+    """The loop of a sweep: first the search for a step, if it is wanted, then the move."""
+
+    flight: _Flight
+    log_step: Float[Array, ""]
+    searching: Bool[Array, ""]
+    direction: Int[Array, ""]
+    """Of the search: 1 doubling, -1 halving, 0 not known yet."""
+    num_done: Int[Array, ""]
+    num_gradients: Int[Array, ""]
+
+
+@float64
+def sweep(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    keys: Key[Array, " J"],
+    *,
+    adapting: bool | Bool[Array, ""],
+    compiled: bool = True,
+) -> tuple[MoveState, MoveInfo]:
+    """One trajectory of every particle, accepted or rejected; pure.
+
+    Its length is about 1.75 in the metric's units, in 2 to 12 leapfrog steps, as many
+    for all particles; each particle's step is jittered by a factor in [0.8, 1.2]. A
+    particle that meets a value or score that is not finite waits at its start for the
+    rest of the sweep and is rejected.
+
+    Args:
+        value_and_score: positions (J, d) to log densities (J,) and scores (J, d).
+        state: from `init` or an earlier sweep.
+        keys: one per particle: permuted with the particles, they permute the result.
+        adapting: whether the step is adapted afterwards, to an acceptance of 0.8. If
+            not, no particle's move depends on where the others are.
+        compiled: False for a `value_and_score` that JAX cannot compile, such as one
+            that reads blocks of data from a disk; the loop is then Python's. True is
+            for calls inside `jit`, as in `jitted_sweep`.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from steingp import moves
+        >>> def on_the_host(z):
+        ...     z = np.asarray(z)
+        ...     return -0.5 * (z**2).sum(axis=1), -z
+        >>> state = moves.init(on_the_host, np.eye(3), compiled=False)
+        >>> keys = jax.random.split(jax.random.key(0), 3)
+        >>> state, info = moves.sweep(
+        ...     on_the_host, state, keys, adapting=True, compiled=False)
+        >>> int(state.sweep)
+        1
+    """
+    randomness = draw_randomness(keys, np.shape(state.positions)[1])
+    return move(value_and_score, state, randomness, adapting, compiled)
+
+
+@partial(jax.jit, static_argnums=1)
+def draw_randomness(keys: Key[Array, " J"], d: int) -> Randomness:
+    """All that is random in a sweep, each particle's from its own key."""
+    # one call, since it is what takes longest to compile
+    normal = jax.vmap(lambda key: jax.random.normal(key, (d + 2,)))(keys)
+    uniform = ndtr(normal[:, d:])
+    jitter = 1.0 + _JITTER * (2.0 * uniform[:, 0] - 1.0)
+    return Randomness(normal[:, :d], jitter, jnp.log(uniform[:, 1]))
+
+
+def move(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    randomness: Randomness,
+    adapting: bool | Bool[Array, ""],
+    compiled: bool,
+) -> tuple[MoveState, MoveInfo]:
+    """`sweep` with its randomness given.
+
+    What is compiled by itself here counts if the whole is not.
+    """
+    state = MoveState(*(jnp.asarray(part) for part in state))
+    adapting = jnp.asarray(adapting)
+    alive = jnp.ones(len(state.positions), bool)
+    start = _Flight(
+        state.positions, randomness.momenta, state.values, state.scores, alive
+    )
+
+    def onward(trip: _Trip) -> _Trip:
+        common = jnp.exp(trip.log_step)
+        common = jnp.where(trip.searching, common, _step(trip.log_step))
+        step = common * randomness.jitter
+        flight = _leapfrog(value_and_score, trip.flight, start, step, state.factor)
+        return _onward(trip, flight, start)
+
+    zero = jnp.asarray(0)
+    search = adapting & (state.num_adapted == 0)
+    loop = jax.lax.while_loop if compiled else _python_loop
+    trip = loop(_going, onward, _Trip(start, state.log_step, search, zero, zero, zero))
+    return _finish(state, start, trip, randomness.log_uniform, adapting)
+
+
+@jax.jit
+def _going(trip: _Trip) -> Bool[Array, ""]:
+    num = jnp.minimum(jnp.round(TRAJECTORY / _step(trip.log_step)), MOST_LEAPFROGS)
+    return trip.searching | (trip.num_done < num)
+
+
+def _step(log_step: Float[Array, ""]) -> Float[Array, ""]:
+    """No longer than lets a trajectory have two steps: one alone would barely mix."""
+    return jnp.minimum(jnp.exp(log_step), 0.5 * TRAJECTORY)
+
+
+@jax.jit
+def _onward(trip: _Trip, flight: _Flight, start: _Flight) -> _Trip:
+    """After a leapfrog step that led to `flight`."""
+    trip = trip._replace(num_gradients=trip.num_gradients + 1)
+    searched = _search(trip, start, _mean(_acceptance(start, flight)))
+    moved = trip._replace(flight=flight, num_done=trip.num_done + 1)
+    return _choose(trip.searching, searched, moved)
+
+
+@jax.jit
+def _finish(
+    state: MoveState,
+    start: _Flight,
+    trip: _Trip,
+    log_uniform: Float[Array, " J"],
+    adapting: Bool[Array, ""],
+) -> tuple[MoveState, MoveInfo]:
+    """Accept or reject, and adapt."""
+    end = trip.flight
+    probability = _acceptance(start, end)
+    acceptance = _mean(probability)
+    kept = _choose(log_uniform < jnp.log(probability), end, start)
+    change = jnp.abs(end.energy() - start.energy())
+    info = MoveInfo(
+        acceptance=acceptance,
+        log_density=_mean(kept.values),
+        step=_step(trip.log_step),
+        num_leapfrog=trip.num_done,
+        num_gradients=trip.num_gradients,
+        num_failed=jnp.sum(~end.alive),
+        energy_error=jnp.max(change, where=end.alive, initial=0.0),
+    )
+    state = state._replace(
+        positions=kept.positions, values=kept.values, scores=kept.scores,
+        log_step=trip.log_step, sweep=state.sweep + 1,
+    )  # fmt: skip
+    return _choose(adapting, _adapted(state, acceptance), state), info
+
+
+def _leapfrog(
+    value_and_score: ValueAndScore,
+    flight: _Flight,
+    start: _Flight,
+    step: Float[Array, " J"],
+    factor: Float[Array, "d d"],
+) -> _Flight:
+    """One leapfrog step; a particle that fails goes back to `start` and waits there."""
+    on_the_way = _depart(flight, start, step, factor)
+    values, scores = evaluate(value_and_score, on_the_way.positions)
+    on_the_way = on_the_way._replace(values=values, scores=scores)
+    return _arrive(on_the_way, start, step, factor)
+
+
+@jax.jit
+def _depart(flight: _Flight, start: _Flight, step: Array, factor: Array) -> _Flight:
+    """Half a step of the momenta and a whole one of the positions."""
+    e = jnp.where(flight.alive, step, 0.0)[:, None]
+    momenta = flight.momenta + 0.5 * e * (flight.scores @ factor)
+    positions = flight.positions + e * (momenta @ factor.T)
+    alive = flight.alive & jnp.all(jnp.isfinite(positions), axis=1)
+    moved = flight._replace(positions=positions, momenta=momenta, alive=alive)
+    return _choose(alive, moved, start._replace(alive=alive))
+
+
+@jax.jit
+def _arrive(flight: _Flight, start: _Flight, step: Array, factor: Array) -> _Flight:
+    """The other half of the momenta, with values and scores of the new positions."""
+    momenta = flight.momenta + 0.5 * step[:, None] * (flight.scores @ factor)
+    finite = jnp.isfinite(flight.values) & jnp.all(jnp.isfinite(momenta), axis=1)
+    alive = flight.alive & finite & jnp.all(jnp.isfinite(flight.scores), axis=1)
+    moved = flight._replace(momenta=momenta, alive=alive)
+    return _choose(alive, moved, start._replace(alive=alive))
+
+
+def _acceptance(start: _Flight, end: _Flight) -> Float[Array, " J"]:
+    """min(1, exp(-change of energy)), 0 for a particle that failed."""
+    change = end.energy() - start.energy()
+    fine = end.alive & jnp.isfinite(change)
+    return jnp.where(
+        fine, jnp.exp(-jnp.maximum(jnp.where(fine, change, 0.0), 0.0)), 0.0
+    )
+
+
+def _search(trip: _Trip, start: _Flight, acceptance: Float[Array, ""]) -> _Trip:
+    """Back to the start with twice or half the step, until acceptance crosses 0.8.
+
+    It ends with the largest step tried of which one leapfrog is accepted often enough.
+    """
+    good = acceptance > ACCEPTANCE
+    direction = jnp.where(good, 1, -1)
+    crossed = (trip.direction != 0) & (trip.direction != direction)
+    ended = crossed | (trip.num_gradients >= _MOST_TRIES)
+    stays = ended & good  # this step was good and the larger one before was not
+    log_step = trip.log_step + jnp.where(stays, 0.0, direction * jnp.log(2.0))
+    return trip._replace(
+        flight=start, log_step=log_step, searching=~ended, direction=direction
+    )
+
+
+def _adapted(state: MoveState, acceptance: Float[Array, ""]) -> MoveState:
+    """Dual averaging: the step after a sweep with this acceptance."""
+    count = state.num_adapted + 1
+    first = jnp.where(count == 1, state.log_step, state.first_log_step)
+    weight = 1.0 / (count + _DELAY)
+    shortfall = (1.0 - weight) * state.shortfall + weight * (ACCEPTANCE - acceptance)
+    log_step = first - _GAIN * jnp.sqrt(count) * shortfall
+    fresh = jnp.asarray(count, float) ** -_FORGETTING
+    averaged = fresh * log_step + (1.0 - fresh) * state.averaged_log_step
+    return state._replace(
+        log_step=log_step, averaged_log_step=averaged, first_log_step=first,
+        shortfall=shortfall, num_adapted=count,
+    )  # fmt: skip
+
+
+def _mean(of_particles: Float[Array, " J"]) -> Float[Array, ""]:
+    """The mean, the same to the last digit in whatever order the particles stand."""
+    return jnp.mean(jnp.sort(of_particles))
+
+
+def _choose(which: Bool[Array, "..."], yes: Any, no: Any) -> Any:
+    """One pytree or the other; particle by particle if `which` is a vector."""
+
+    def choose(one: Array, other: Array) -> Array:
+        extra = (1,) * (one.ndim - which.ndim) if which.ndim else ()
+        return jnp.where(which.reshape(which.shape + extra), one, other)
+
+    return jax.tree.map(choose, yes, no)
+
+
+def _python_loop(going: Callable, onward: Callable, carry: Any) -> Any:
+    while going(carry):
+        carry = onward(carry)
+    return carry

@@ -1,0 +1,139 @@
+"""Sweeps one after the other, compiled, resumable and interruptible."""
+
+import warnings
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Key
+
+from steingp.checks import check_count
+from steingp.moves.hamiltonian import MoveInfo, Randomness, draw_randomness, move, sweep
+from steingp.moves.state import MoveState, ValueAndScore
+from steingp.precision import float64, to_numpy
+
+
+@eqx.filter_jit
+def _move_compiled(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    randomness: Randomness,
+    adapting: Array,
+) -> tuple[MoveState, MoveInfo]:
+    return move(value_and_score, state, randomness, adapting, compiled=True)
+
+
+@float64
+def jitted_sweep(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    keys: Key[Array, " J"],
+    *,
+    adapting: bool,
+) -> tuple[MoveState, MoveInfo]:
+    """`sweep`, compiled once for adapting and frozen sweeps of equal shapes.
+
+    Args:
+        value_and_score: a pytree such as an `eqx.Module`; what it holds may change
+            without another compilation.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from steingp import moves
+        >>> normal = lambda z: (-0.5 * (z**2).sum(axis=1), -z)
+        >>> state = moves.init(normal, np.eye(3))
+        >>> keys = moves.sweep_keys(jax.random.key(0), state)
+        >>> state, info = moves.jitted_sweep(normal, state, keys, adapting=True)
+        >>> int(state.sweep)
+        1
+    """
+    randomness = draw_randomness(keys, np.shape(state.positions)[1])
+    return _move_compiled(value_and_score, state, randomness, jnp.asarray(adapting))
+
+
+def sweep_keys(key: Key[Array, ""] | int, state: MoveState) -> Key[Array, " J"]:
+    """One key per particle for the next sweep, made of `key` and the sweep's number.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> state = moves.init(lambda z: (-0.5 * (z**2).sum(axis=1), -z), np.eye(3))
+        >>> moves.sweep_keys(0, state).shape
+        (3,)
+    """
+    if isinstance(key, int | np.integer):
+        key = jax.random.key(int(key))
+    return jax.random.split(jax.random.fold_in(key, state.sweep), len(state.values))
+
+
+@float64
+def run(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    num_sweeps: int,
+    key: Key[Array, ""] | int,
+    *,
+    adapting: bool,
+    compiled: bool = True,
+    callback: Callable[[MoveState, MoveInfo], bool | None] | None = None,
+) -> tuple[MoveState, MoveInfo, Float[np.ndarray, "sweeps J d"]]:
+    """Make `num_sweeps` sweeps from `state`.
+
+    The randomness of a sweep is that of `key` and the sweep's number: a run that is
+    stopped and continued with the same key gives what it would have given anyway.
+
+    Args:
+        value_and_score: positions (J, d) to log densities (J,) and scores (J, d).
+        state: from `init`, or from an earlier run.
+        num_sweeps: how many.
+        key: a JAX key, or a seed.
+        adapting: whether the step is adapted; `freeze` the state before it is not.
+        compiled: False for a `value_and_score` that JAX cannot compile.
+        callback: called after every sweep; returns True to stop.
+
+    Returns:
+        The last state, the infos, and the positions after every sweep, as NumPy arrays.
+        Ctrl-C ends the run with the last complete sweep.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> normal = lambda z: (-0.5 * (z**2).sum(axis=1), -z)
+        >>> state = moves.init(normal, np.eye(3))
+        >>> state, infos, draws = moves.run(normal, state, 4, 0, adapting=True)
+        >>> draws.shape, infos.acceptance.shape
+        ((4, 3, 3), (4,))
+    """
+    check_count("num_sweeps", num_sweeps, lowest=0)
+    infos: list[MoveInfo] = []
+    positions: list[np.ndarray] = []
+    state = to_numpy(state)
+    try:
+        for _ in range(num_sweeps):
+            keys = sweep_keys(key, state)
+            if compiled:
+                new = jitted_sweep(value_and_score, state, keys, adapting=adapting)
+            else:
+                new = sweep(
+                    value_and_score, state, keys, adapting=adapting, compiled=False
+                )
+            new_state, info = to_numpy(new)
+            state = new_state
+            positions.append(state.positions)
+            infos.append(info)
+            if callback is not None and callback(state, info):
+                break
+    except KeyboardInterrupt:
+        warnings.warn(
+            f"interrupted after {len(infos)} of {num_sweeps} sweeps; what was reached "
+            "is kept.",
+            stacklevel=3,
+        )
+    if not infos:
+        nothing = MoveInfo(*(np.zeros(0) for _ in MoveInfo._fields))
+        return state, nothing, np.zeros((0, *np.shape(state.positions)))
+    together = MoveInfo(*(np.stack(parts) for parts in zip(*infos, strict=True)))
+    return state, together, np.stack(positions)
