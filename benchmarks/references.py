@@ -86,7 +86,7 @@ def test_scores(
     rows = []
     for c in range(len(chains.step_size)):
         part = model.posterior({name: v[c] for name, v in chains.draws.items()})
-        prediction = part.predict_y(problem.data.X_test)
+        prediction = part.predict_y(problem.data.X_test, max_draws=None)
         rows.append(prediction.log_prob(problem.data.y_test))
     by_chain = np.stack(rows)
     pooled = logsumexp(by_chain, axis=0) - np.log(len(by_chain))
@@ -105,7 +105,7 @@ def make(problem: Problem, sizes: argparse.Namespace) -> Reference:
     pooled = table.reshape(-1, table.shape[2])
     mean, sd = pooled.mean(axis=0), pooled.std(axis=0, ddof=1)
     sd_of_squares = squares.reshape(pooled.shape).std(axis=0, ddof=1)
-    f = chains.posterior.predict_f(problem.data.X)
+    f = chains.posterior.predict_f(problem.data.X, max_draws=None)
     log_density, monte_carlo_error = test_scores(problem, model, chains)
     r_hat = np.array([chains.r_hat[label] for label in labels])
     about = {
@@ -135,7 +135,7 @@ def make(problem: Problem, sizes: argparse.Namespace) -> Reference:
         "log_density_monte_carlo_error": monte_carlo_error,
         "rmse": sg.metrics.rmse(
             problem.data.y_test,
-            chains.posterior.predict_y(problem.data.X_test).mean,
+            chains.posterior.predict_y(problem.data.X_test, max_draws=None).mean,
         ),
         "seconds": chains.seconds._asdict(),
         "seconds_in_all": time.perf_counter() - began,

@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"prediction"},
     {"posterior"},
     {"models"},
-    {"paper"},
+    {"paper", "ensemble", "streamed"},
     {"inference"},
     {"baselines"},
     {"plots", "io", "sklearn"},

@@ -1,5 +1,6 @@
 """`fit`: from a model to its posterior."""
 
+import copy
 import dataclasses
 import time
 import warnings
@@ -14,16 +15,18 @@ from jax.flatten_util import ravel_pytree
 
 from steingp import corrected
 from steingp.checks import check_count
-from steingp.corrected import OfOne, State
+from steingp.corrected import Density, OfOne, State
 from steingp.data import Batch
+from steingp.ensemble import Ensemble
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.paper import SVGD
-from steingp.posterior import FitReport, Posterior
+from steingp.posterior import MAX_DRAWS, FitReport, Posterior
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.progress import progress_bar
-from steingp.targets import Collapsed, Target
+from steingp.streamed import FullPasses
+from steingp.targets import Collapsed, Target, Titsias, Variational
 from steingp.targets.collapsed import Sites
 from steingp.weights import effective_size as size_of_weights
 from steingp.weights import pareto_smooth
@@ -40,6 +43,7 @@ def fit(
     num_particles: int = 20,
     effective_size: float | None = None,
     num_steps: int | None = None,
+    full_pass: bool = False,
     seed: int = 0,
     progress: bool = True,
     callback: Callable[..., bool | None] | None = None,
@@ -53,7 +57,10 @@ def fit(
     ones: see `steingp.corrected`. Where f was integrated out by an approximation, draws
     are weighted by what it got wrong, if that can be estimated.
 
-    Models with `latents="joint"` get the paper's plain SVGD instead.
+    Models with batches get an ensemble of variational fits (`steingp.ensemble`), whose
+    hyperparameters' spread is not calibrated; with `full_pass=True` and a Gaussian
+    likelihood, the fit described above, each gradient being a pass over all rows. Models
+    with `latents="joint"` get the paper's plain SVGD.
 
     Args:
         model: a `SteinGP`.
@@ -61,7 +68,8 @@ def fit(
         effective_size: how many independent draws the result must be worth, for the mean
             and the spread of every hyperparameter. By default 1000 up to 200 rows (or
             inducing points), 400 above.
-        num_steps: of plain SVGD, for models with `latents="joint"`; 1000 by default.
+        num_steps: for models with batches or with `latents="joint"`; 1000 by default.
+        full_pass: see above.
         seed: same seed, same result.
         progress: show a progress bar (on a terminal only).
         callback: called now and then with the state (of `steingp.corrected`, or of
@@ -87,26 +95,34 @@ def fit(
         known = model.target.specification.hyperparameters.known
         draw = {name: np.asarray(value)[None] for name, value in known.items()}
         return model.posterior(draw, method="every hyperparameter is fixed")
-    if model.target.num_latents:
-        if effective_size is not None or resume is not None:
-            raise ValueError(
-                "effective_size and resume are for f integrated out; this model has "
-                f"{model.target.num_latents} latents per particle. Use steingp.SVGD to "
-                "stop and go on."
-            )
-        run = SVGD(model, None, num_particles, seed=seed)
-        run.run(num_steps or 1000, progress=progress, callback=callback)
-        return run.posterior()
-    if num_steps is not None:
+    if full_pass:
+        model = model.full_pass()
+    batched = isinstance(model.target, Variational)
+    if (batched or model.target.num_latents) and effective_size is not None:
+        raise ValueError(
+            f"effective_size={effective_size}: this fit ends after num_steps; only where "
+            "f is integrated out on all rows can draws be counted. Leave it out, or see "
+            "full_pass."
+        )
+    if not (batched or model.target.num_latents) and num_steps is not None:
         raise ValueError(
             f"num_steps={num_steps}: this fit stops at an effective size, not after a "
             "number of steps; pass effective_size. Plain SVGD is steingp.SVGD(model)."
         )
-    going = Fit(model, num_particles, effective_size, seed)
+    run: SVGD | Ensemble | Fit
+    if model.target.num_latents:
+        run = SVGD(model, None, num_particles, seed=seed)
+    elif batched:
+        run = Ensemble(model, num_particles, num_steps or 1000, seed)
+    else:
+        run = Fit(model, num_particles, effective_size, seed)
     if resume is not None:
-        going.load_state_dict(resume)
-    going.run(progress=progress, callback=callback)
-    return going.posterior()
+        run.load_state_dict(resume)
+    if isinstance(run, SVGD):
+        run.run(num_steps or 1000, progress=progress, callback=callback)
+    else:
+        run.run(progress=progress, callback=callback)
+    return run.posterior()
 
 
 class _Flat(eqx.Module):
@@ -218,11 +234,16 @@ class Fit:
         self.seconds += time.perf_counter() - began
 
     def _advance(self) -> None:
-        density = OfOne(self._density, self._data, self.model.particles_at_once)
+        density = self._scored()
         before = self.state.stage
         self.state = corrected.advance(density, self.state, self.seed, self.wanted)
         if self.state.stage != before and self.state.stage != "done":
             self._begin_inner_iterations_here()
+
+    def _scored(self) -> Density:
+        if self.model.stream is not None:
+            return FullPasses(self._density, self.model.stream.one_pass)
+        return OfOne(self._density, self._data, self.model.particles_at_once)
 
     def _begin_inner_iterations_here(self) -> None:
         """Sites of the mean particle as start of every inner iteration of a stage."""
@@ -261,15 +282,33 @@ class Fit:
             most = max(1, draws.shape[0] * draws.shape[1] // _MOST_WEIGHED)
             every = max(every, most)
         kept = draws[::every].reshape(-1, draws.shape[-1])
+        if self.model.stream is not None:
+            kept = kept[:: max(1, -(-len(kept) // MAX_DRAWS))]
         weights, k = self._weights(kept)
-        particles = to_numpy(_constrain(self._density, jnp.asarray(kept)))
-        return self.model.posterior(
-            particles,
+        return self._owner().posterior(
+            self._particles(kept),
             weights=weights,
             report=self._report(len(kept), k, weights),
             checkpoint=self.state_dict(),
             method=self._method(),
         )
+
+    def _particles(self, kept: np.ndarray) -> Particle:
+        scored = self._scored()
+        if isinstance(scored, FullPasses):
+            return to_numpy(float64(scored.particles)(jnp.asarray(kept)))
+        return to_numpy(_constrain(self._density, jnp.asarray(kept)))
+
+    def _owner(self) -> SteinGP:
+        """Whose posterior it is: of a stream, the model whose particles carry q(u)."""
+        if self.model.stream is None:
+            return self.model
+        owner, target = copy.copy(self.model), self.model.target
+        assert isinstance(target, Titsias)
+        owner.target = Variational(
+            target.specification, target.Z, float(owner.num_data), target.jitter
+        )
+        return owner
 
     def _weights(self, kept: np.ndarray) -> tuple[np.ndarray | None, float | None]:
         """Weights for what the approximate evidence got wrong, if they can be had."""

@@ -5,6 +5,7 @@ whitened latents at the rows for any other, at inducing points where `inducing` 
 The paper's names (`steingp.paper`) construct it with those choices made.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ from steingp.targets import (
     Specification,
     Target,
     Titsias,
+    Variational,
     Whitened,
 )
 from steingp.targets.collapsed import RULES
@@ -227,10 +229,12 @@ class SteinGP:
     ) -> Target:
         gaussian = isinstance(specification.likelihood, Gaussian)
         batched = self.stream is not None or self._batch_size is not None
-        if Z is not None and (latents == "joint" or batched):
+        if Z is not None and latents == "joint":
             return Sparse(
                 specification, Z, float(self.num_data), jitter, num_latents=len(Z)
             )
+        if batched:
+            return Variational(specification, Z, float(self.num_data), jitter)
         if latents == "joint":
             return Whitened(specification, num_latents=self.num_data, jitter=jitter)
         if gaussian and Z is None:
@@ -264,6 +268,36 @@ class SteinGP:
         return Minibatches(data, jax.random.key(self._seed), self._batch_size)
 
     @property
+    def batches_per_pass(self) -> int:
+        """Batches that see every row once."""
+        size = self.stream.batch_size if self.stream is not None else self._batch_size
+        return -(-self.num_data // (size or self.num_data))
+
+    def full_pass(self) -> "SteinGP":
+        """This model without batches: every gradient is a pass over all rows.
+
+        Raises:
+            ValueError: unless the likelihood is Gaussian and there are inducing points.
+        """
+        if not isinstance(self.target, Variational | Titsias):
+            raise ValueError(
+                "full_pass is for models with inducing points and batches."
+            )
+        if not isinstance(self._likelihood, Gaussian):
+            raise ValueError(
+                "full_pass needs a Gaussian likelihood, whose bound is a sum over rows; "
+                f"this model has {type(self._likelihood).__name__}."
+            )
+        whole = copy.copy(self)
+        Z = np.asarray(self.target.Z)
+        whole.target = Titsias(
+            self.target.specification, Z, self.target.jitter,
+            block_rows=_block_rows(len(Z)),
+        )  # fmt: skip
+        whole._batch_size = None
+        return whole
+
+    @property
     def has_unknowns(self) -> bool:
         """Whether a particle has anything to hold: a free hyperparameter or latents."""
         free = self.target.specification.hyperparameters.free
@@ -273,6 +307,8 @@ class SteinGP:
     def particles_at_once(self) -> int:
         """How many particles can be scored at the same time within memory."""
         rows = self._batch_size or len(self.data.y)
+        if isinstance(self.target, Titsias):
+            rows = min(rows, self.target.block_rows or rows)
         size = self.matrix_size
         return max(1, _WORKING_FLOATS // (8 * size * max(size, rows)))
 

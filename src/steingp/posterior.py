@@ -156,10 +156,7 @@ class Posterior:
         are left out.
         """
         rows = {}
-        known = self._target.specification.hyperparameters.known
-        for name in self.particles:
-            if name == LATENTS or name in known:
-                continue
+        for name in self._free_names():
             for label, column in self.named_columns(name):
                 mean = float(self.weights @ column)
                 sd = float(np.sqrt(self.weights @ (column - mean) ** 2))
@@ -170,6 +167,11 @@ class Posterior:
                     "mean": mean, "sd": sd, "5%": low, "50%": middle, "95%": high,
                 }  # fmt: skip
         return rows
+
+    def _free_names(self) -> list[str]:
+        """Hyperparameters that were inferred, in the order of the draws."""
+        free = {p.name for p in self._target.specification.hyperparameters.free}
+        return [name for name in self.particles if name in free]
 
     def named_columns(self, name: str) -> list[tuple[str, np.ndarray]]:
         """A hyperparameter's entries one by one, named by the input column of each."""
@@ -194,8 +196,7 @@ class Posterior:
         demo's two modes in view, and 20 draws from one Gaussian in 2 dimensions are parted
         about one time in six, in 3 dimensions one time in fifty.
         """
-        names = [name for name in self.particles if name != LATENTS]
-        columns = [c for name in names for _, c in self.named_columns(name)]
+        columns = [c for n in self._free_names() for _, c in self.named_columns(n)]
         columns = [np.log(c) if np.all(c > 0) else c for c in columns]
         columns = [c / np.std(c) for c in columns if np.std(c) > 0]
         if self.num_draws < 4 or not columns:

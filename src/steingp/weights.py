@@ -169,6 +169,10 @@ def mixing(draws: ArrayLike) -> Mixing:
     exceed it, or be negative. A coordinate that never changes counts as one draw and
     has an infinite R-hat, as has one whose particles all stay where they are.
 
+    Of few sweeps R-hat tells how much they are correlated, even if all starts are exact:
+    with n sweeps, and tau of them for one independent draw, it is about
+    sqrt(1 + 2 (tau - 1) / n). A bound such as 1.01 is for long chains.
+
     Args:
         draws: (sweeps, J, ...), at least 4 sweeps.
 

@@ -246,7 +246,7 @@ def _start(
                 shapes.items(), jax.random.split(key, len(shapes)), strict=True
             )
         }
-        theta = jax.vmap(normal.constrain)(near)
+        theta = _constrain(normal, near)
     else:
         theta = {name: jnp.asarray(value, float) for name, value in start.items()}
         given = target.check_particles(theta)
@@ -254,7 +254,7 @@ def _start(
             raise ValueError(
                 f"start has {given} particles for {num_chains} chains; give one each."
             )
-    return jax.vmap(target.unconstrain)(theta)
+    return _unconstrain(target, theta)
 
 
 def _dense_blocks(
@@ -392,13 +392,12 @@ def _conclude(
     seconds: Seconds, settings: _Settings,
 ) -> Chains:  # fmt: skip
     kept = jax.tree.map(lambda x: x[:, settings.num_warmup :], record)
-    draws = {
-        name: np.array(value) for name, value in _constrain(target, kept.z).items()
-    }
     num_chains, num_draws = kept.diverging.shape
-    pooled = {
-        name: value.reshape(num_chains * num_draws, *value.shape[2:])
-        for name, value in draws.items()
+    z = {name: value.reshape(-1, *value.shape[2:]) for name, value in kept.z.items()}
+    pooled = {name: np.array(value) for name, value in _constrain(target, z).items()}
+    draws = {
+        name: value.reshape(num_chains, num_draws, *value.shape[1:])
+        for name, value in pooled.items()
     }
     posterior = model.posterior(
         pooled, method=f"{settings.algorithm}, {num_chains} chains of {num_draws}"
@@ -415,4 +414,9 @@ def _conclude(
 
 @eqx.filter_jit
 def _constrain(target: Target, z: Particle) -> Particle:
-    return jax.vmap(jax.vmap(target.constrain))(z)
+    return jax.vmap(target.constrain)(z)
+
+
+@eqx.filter_jit
+def _unconstrain(target: Target, theta: Particle) -> Particle:
+    return jax.vmap(target.unconstrain)(theta)

@@ -5,10 +5,11 @@
 | `Marginal` | theta | Gaussian | exact | all |
 | `Titsias` | theta | Gaussian, inducing points | exact for the bound | all |
 | `Collapsed` | theta | any, rows or inducing points | EP, VI or Laplace | all |
+| `Variational` | theta and its q(u) | any, inducing points | by natural gradients | a batch |
 | `Whitened` | theta, nu (N,) with f = m + L nu | any | a value | all |
 | `Sparse` | theta, nu (M,) with u = L nu at Z | any | a value | all, or a batch |
 
-The first three are collapsed: a particle carries theta alone, with a Gaussian q(f | theta)
+The first four are collapsed: a particle carries theta alone, with a Gaussian q(f | theta)
 of its own. The last two are the paper's.
 
 A particle is a dictionary name -> array: unconstrained `z` where it is moved,
@@ -29,6 +30,7 @@ from steingp.targets.base import (
 from steingp.targets.collapsed import Collapsed
 from steingp.targets.gaussian import Marginal, Titsias
 from steingp.targets.latent import Sparse, Whitened
+from steingp.targets.variational import Variational
 
 __all__ = [
     "LATENTS",
@@ -40,6 +42,7 @@ __all__ = [
     "Specification",
     "Target",
     "Titsias",
+    "Variational",
     "Whitened",
     "joint",
     "marginals",

@@ -141,9 +141,12 @@ class Titsias(Target):
         def add(total: _Sums, block: Batch) -> tuple[_Sums, None]:
             return jax.tree.map(jnp.add, total, self.sums(theta, block)), None
 
+        return jax.lax.scan(add, self.zero_sums(), blocks)[0]
+
+    def zero_sums(self) -> _Sums:
+        """The sums over no rows."""
         size = len(self.Z)
-        zero = _Sums(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
-        return jax.lax.scan(add, zero, blocks)[0]
+        return _Sums(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
 
 
 def in_blocks(batch: Batch, size: int) -> Batch:

@@ -1,0 +1,107 @@
+"""Data larger than memory: the sparse Gaussian bound by full passes over a stream.
+
+The bound depends on the rows through sums (`Titsias.sums`). One pass adds them up for all
+particles; what the bound gains per unit of each sum is then known, and a second pass adds
+up what that means for theta. So a gradient costs two passes and the memory of one block.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from steingp.data import Batch
+from steingp.priors import Particle
+from steingp.targets import Titsias
+from steingp.targets.variational import Q_MEAN, Q_ROOT
+
+
+@eqx.filter_jit
+def _add_sums(target: Titsias, flat: Any, positions: Array, batch: Batch, total: Any):
+    """Sums over one more block, of every particle."""
+    sums = jax.lax.map(lambda z: target.sums(flat.constrain(z), batch), positions)
+    return jax.tree.map(jnp.add, total, sums)
+
+
+@eqx.filter_jit
+def _bounds(target: Titsias, flat: Any, positions: Array, sums: Any):
+    """Log densities, their slopes in the sums, and the prior's in positions."""
+
+    def prior(z: Array) -> Array:
+        return target.specification.hyperparameters.log_prior(flat.unravel(z))
+
+    values, slopes = jax.lax.map(jax.value_and_grad(target.bound), sums)
+    priors, scores = jax.vmap(jax.value_and_grad(prior))(positions)
+    return values + priors, slopes, scores
+
+
+@eqx.filter_jit
+def _add_scores(
+    target: Titsias,
+    flat: Any,
+    positions: Array,
+    batch: Batch,
+    slopes: Any,
+    total: Array,
+) -> Array:
+    """What one block's sums mean for theta, of every particle."""
+
+    def one(pair: tuple[Array, Any]) -> Array:
+        z, slope = pair
+        _, pull = jax.vjp(lambda z: target.sums(flat.constrain(z), batch), z)
+        return pull(slope)[0]
+
+    return total + jax.lax.map(one, (positions, slopes))
+
+
+@eqx.filter_jit
+def _conditions(target: Titsias, flat: Any, positions: Array, sums: Any) -> Particle:
+    def one(pair: tuple[Array, Any]) -> Particle:
+        theta = flat.constrain(pair[0])
+        known = target.condition_on(theta, pair[1])
+        assert known.root is not None
+        return theta | {Q_MEAN: known.white, Q_ROOT: known.root}
+
+    return jax.lax.map(one, (positions, sums))
+
+
+class FullPasses:
+    """The density of a streamed sparse Gaussian model, for `steingp.corrected`.
+
+    Args:
+        flat: the target of a vector, with `target`, `unravel` and `constrain`.
+        one_pass: makes an iterator over all batches.
+    """
+
+    compiled = False
+
+    def __init__(self, flat: Any, one_pass: Callable[[], Iterator[Batch]]) -> None:
+        assert isinstance(flat.target, Titsias)
+        self._flat, self._target, self._one_pass = flat, flat.target, one_pass
+
+    def sums(self, positions: Array) -> Any:
+        """The sums over all rows, of every particle."""
+        J, zero = len(positions), self._target.zero_sums()
+        total = jax.tree.map(lambda leaf: jnp.zeros((J, *leaf.shape)), zero)
+        for batch in self._one_pass():
+            total = _add_sums(self._target, self._flat, positions, batch, total)
+        return total
+
+    def __call__(self, positions: Any) -> tuple[Array, Array]:
+        positions = jnp.asarray(positions)
+        values, slopes, scores = _bounds(
+            self._target, self._flat, positions, self.sums(positions)
+        )
+        for batch in self._one_pass():
+            scores = _add_scores(
+                self._target, self._flat, positions, batch, slopes, scores
+            )
+        return values, scores
+
+    def particles(self, positions: Array) -> Particle:
+        """Constrained particles, each with its q(u)."""
+        sums = self.sums(positions)
+        return _conditions(self._target, self._flat, positions, sums)
