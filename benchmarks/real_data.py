@@ -45,7 +45,8 @@ def fit_one(
     parts = uci_split(name, seed=split, max_rows=max_rows)
     likelihood = sg.likelihoods.Bernoulli() if name in CLASSIFICATION else None
     kernel = sg.kernels.SquaredExponential()
-    model = sg.SteinGP((parts.X, parts.y), kernel, likelihood)
+    latents = "auto" if likelihood is None else "joint"
+    model = sg.SteinGP((parts.X, parts.y), kernel, likelihood, latents=latents)
     opt = sg.SVGD(model, n_particles=num_particles, seed=split)
     began = time.perf_counter()
     opt.run(1, progress=False)

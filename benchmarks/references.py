@@ -22,11 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro
-from numpyro.diagnostics import effective_sample_size
 from scipy.special import logsumexp
 
 import steingp as sg
 from steingp.baselines import Chains, nuts
+from steingp.baselines.chains import capped_size
 from steingp.experiments import references
 from steingp.experiments.references import Problem, Reference
 from steingp.models import SteinGP
@@ -101,7 +101,7 @@ def make(problem: Problem, sizes: argparse.Namespace) -> Reference:
     chains = run_nuts(problem, model, sizes)
     labels, table = columns(chains)
     squares = (table - table.mean(axis=(0, 1))) ** 2
-    size, size_of_squares = effective_sample_size(table), effective_sample_size(squares)
+    size, size_of_squares = capped_size(table), capped_size(squares)
     pooled = table.reshape(-1, table.shape[2])
     mean, sd = pooled.mean(axis=0), pooled.std(axis=0, ddof=1)
     sd_of_squares = squares.reshape(pooled.shape).std(axis=0, ddof=1)

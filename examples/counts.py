@@ -9,7 +9,7 @@ import numpy as np
 import steingp as sg
 from steingp import kernels, likelihoods
 
-NUM_STEPS = 1000  # a test runs this file with fewer
+EFFECTIVE_SIZE = 400  # a test runs this file with less
 
 rng = np.random.default_rng(2)
 X = rng.uniform(-2, 2, (120, 1))
@@ -25,7 +25,7 @@ for make in (likelihoods.Poisson, likelihoods.NegativeBinomial):
         kernels.Matern52(),
         likelihood=make(exposure=population[train]),
     )
-    posterior = sg.fit(model, num_steps=NUM_STEPS)
+    posterior = sg.fit(model, effective_size=EFFECTIVE_SIZE)
     prediction = posterior.predict_y(X[test], per_row=population[test])
     low, high = prediction.interval(0.9)
     inside = np.mean((cases[test] >= low) & (cases[test] <= high))

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import steingp as sg
 from steingp import kernels
 
-NUM_STEPS = 1000  # a test runs this file with fewer
+EFFECTIVE_SIZE = 400  # a test runs this file with less
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-3, 3, (60, 1))
@@ -25,7 +25,7 @@ print(model)
 print("prior sd of y:", model.sample_prior_predictive(X, 10).std().round(2))
 
 # %%
-posterior = sg.fit(model, num_steps=NUM_STEPS, seed=0)
+posterior = sg.fit(model, effective_size=EFFECTIVE_SIZE, seed=0)
 print(posterior)
 
 # %% Predictions average over all draws of the posterior.

@@ -11,6 +11,7 @@ import numpy as np
 import steingp as sg
 from steingp import kernels, metrics
 
+EFFECTIVE_SIZE = 400  # a test runs this file with less
 NUM_STEPS = 1000  # a test runs this file with fewer
 
 rng = np.random.default_rng(3)
@@ -28,7 +29,11 @@ for batch_size in (None, 256):
         (X_train, y_train), kernel, inducing=Z, batch_size=batch_size, seed=0
     )
     began = time.perf_counter()
-    posterior = sg.fit(model, num_particles=10, num_steps=NUM_STEPS)
+    # all rows: until the draws are worth enough; minibatches: a number of steps
+    effort = {"num_steps": NUM_STEPS} if batch_size else {
+        "effective_size": EFFECTIVE_SIZE
+    }  # fmt: skip
+    posterior = sg.fit(model, num_particles=10, **effort)
     seconds = time.perf_counter() - began
     prediction = posterior.predict_y(X_test)
     print(

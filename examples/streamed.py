@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import optax
 
 import steingp as sg
 from steingp import kernels, metrics
@@ -43,9 +42,7 @@ Z = sg.inducing.kmeans(sample, 50)
 model = sg.SteinGP(blocks, kernel, inducing=Z, num_data=NUM_DATA, batch_size=256)
 print(model)
 
-posterior = sg.fit(
-    model, num_particles=10, num_steps=NUM_STEPS, optimiser=optax.adam(0.02)
-)
+posterior = sg.fit(model, num_particles=10, num_steps=NUM_STEPS)
 print(posterior)
 
 X_test = rng.uniform(-3, 3, (500, 2))

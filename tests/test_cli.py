@@ -12,7 +12,7 @@ from steingp.cli import app
 
 def test_demo_prints_tables_and_writes_figures(tmp_path: Path) -> None:
     result = CliRunner().invoke(
-        app, ["demo", "--out", str(tmp_path / "new"), "--steps", "30"]
+        app, ["demo", "--out", str(tmp_path / "new"), "--effective-size", "30"]
     )
     assert result.exit_code == 0, result.output
     for words in ("kernel.lengthscales[0]", "likelihood.variance", "RMSE", "exact"):
@@ -36,7 +36,7 @@ def test_progress_bar_is_silent_off_a_terminal() -> None:
     code = (
         "import numpy as np, steingp as sg\n"
         "X = np.linspace(0, 1, 9)[:, None]\n"
-        "sg.fit(sg.SteinGP((X, X), sg.kernels.Matern52()), num_steps=3)\n"
+        "sg.fit(sg.SteinGP((X, X), sg.kernels.Matern52()), effective_size=20)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -28,7 +28,7 @@ PRIORS = {
 }
 
 
-def made(name: str):  # noqa: ANN201
+def made(name: str):
     prior = PRIORS[name]
     return prior, normalising(prior, bijector_of(prior), POSITIVE_FLOOR)
 

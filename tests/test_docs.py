@@ -14,7 +14,7 @@ def test_readme() -> None:
     assert len(blocks) == 3
     code = "\n".join(blocks)
     for long, short in (
-        ("sg.fit(model, seed=0)", "sg.fit(model, seed=0, num_steps=20)"),
+        ("sg.fit(model, seed=0)", "sg.fit(model, seed=0, effective_size=20)"),
         ("iterations=1000", "iterations=20"),
     ):
         assert long in code

@@ -35,7 +35,9 @@ def test_svgd_matches_three_dimensions() -> None:
     split = neal(seed=0)
     grid = multimodal.grid_posterior(split.X, split.y)
     model = sg.SteinGP((split.X, split.y), sg.kernels.SquaredExponential())
-    posterior = sg.fit(model, num_particles=40, num_steps=800)
+    opt = sg.SVGD(model, n_particles=40)
+    opt.run(800)
+    posterior = opt.posterior()
     for name in (LENGTHSCALE, VARIANCE, NOISE):
         mean, sd = grid.mean_and_sd(name)
         draws = np.log(np.ravel(posterior.particles[name]))
@@ -55,7 +57,9 @@ def test_svgd_matches_two_dimensions() -> None:
     log_density = model.log_density({LENGTHSCALE: A[:, None], NOISE: B})
     log_density -= np.log(-np.expm1(-A)) + np.log(-np.expm1(-B)) - np.log(A * B)
     mass = np.exp(log_density - logsumexp(log_density))
-    posterior = sg.fit(model, num_particles=40, num_steps=800)
+    opt = sg.SVGD(model, n_particles=40)
+    opt.run(800)
+    posterior = opt.posterior()
     for name, values in ((LENGTHSCALE, np.log(A)), (NOISE, np.log(B))):
         mean = mass @ values
         sd = np.sqrt(mass @ (values - mean) ** 2)

@@ -147,7 +147,9 @@ def test_bad_input_is_refused_before_any_work(
     ids=["float32", "column", "lists", "pandas", "duplicates", "rounded"],
 )
 def test_data_of_all_kinds_is_accepted_and_computed_in_float64(data: Any) -> None:
-    posterior = sg.fit(sg.SteinGP(data, kernel), num_particles=3, num_steps=3)
+    opt = sg.SVGD(sg.SteinGP(data, kernel), n_particles=3)
+    opt.run(3)
+    posterior = opt.posterior()
     prediction = posterior.predict_y(X[:4])
     assert prediction.mean.dtype == np.float64
     assert np.all(np.isfinite(prediction.log_prob(y[:4])))
@@ -157,7 +159,7 @@ def test_data_of_all_kinds_is_accepted_and_computed_in_float64(data: Any) -> Non
 def test_pandas_names_the_lengthscales() -> None:
     frame = pd.DataFrame(X, columns=["age", "dose"])
     model = sg.SteinGP((frame, y), kernel)
-    summary = sg.fit(model, num_particles=2, num_steps=1).summary()
+    summary = sg.SVGD(model, n_particles=2).posterior().summary()
     assert "kernel.lengthscales[dose]" in summary
 
 
@@ -186,10 +188,11 @@ def test_the_papers_names_build_the_right_targets() -> None:
 def test_same_seed_same_result() -> None:
     for options in ({}, {"inducing": 6, "batch_size": 8}):
         model = sg.SteinGP((X, y), kernel, **options)
-        one = sg.fit(model, num_particles=4, num_steps=30, seed=2)
-        two = sg.fit(sg.SteinGP((X, y), kernel, **options), num_particles=4,
-                     num_steps=30, seed=2)  # fmt: skip
-        other = sg.fit(model, num_particles=4, num_steps=30, seed=3)
+        effort = {"num_steps": 30} if options else {"effective_size": 20}
+        one = sg.fit(model, num_particles=4, seed=2, **effort)
+        again = sg.SteinGP((X, y), kernel, **options)
+        two = sg.fit(again, num_particles=4, seed=2, **effort)
+        other = sg.fit(model, num_particles=4, seed=3, **effort)
         for name, values in one.particles.items():
             np.testing.assert_array_equal(values, two.particles[name])
             assert not np.array_equal(values, other.particles[name])
@@ -204,9 +207,11 @@ def blocks() -> Any:
     "build",
     [
         lambda: sg.SteinGP((X, y), kernel),
-        lambda: sg.SteinGP((X, labels), kernel, likelihoods.Bernoulli()),
-        lambda: sg.SteinGP((X, y), kernel, inducing=X[:6], batch_size=8),
-        lambda: sg.SteinGP(blocks, kernel, inducing=X[:6], num_data=40),
+        lambda: sg.SteinMC((X, labels), kernel, likelihoods.Bernoulli()),
+        lambda: sg.StochSteinGPR((X, y), kernel, inducing=X[:6], batch_size=8),
+        lambda: sg.StochSteinGPR(
+            blocks, kernel, inducing=X[:6], num_data=40, batch_size=None
+        ),
     ],
     ids=["dense", "latents", "minibatched", "streamed"],
 )
@@ -223,8 +228,9 @@ def test_a_stored_run_goes_on_to_the_same_result(build: Any) -> None:
 
 
 def test_one_block_of_everything_is_the_full_batch() -> None:
-    full = sg.SVGD(sg.SteinGP((X, y), kernel, inducing=X[:6]), n_particles=3)
-    stream = sg.SteinGP([(X, y)], kernel, inducing=X[:6], num_data=40)
+    options = {"inducing": X[:6], "latents": "joint"}
+    full = sg.SVGD(sg.SteinGP((X, y), kernel, **options), n_particles=3)
+    stream = sg.SteinGP([(X, y)], kernel, num_data=40, **options)
     streamed = sg.SVGD(stream, n_particles=3)
     full.run(25, progress=False)
     streamed.run(25, progress=False)
@@ -274,7 +280,7 @@ def test_an_interrupted_stream_goes_on_to_the_same_result() -> None:
             yield block
 
     def run(source: Any) -> dict[str, np.ndarray]:
-        model = sg.SteinGP(source, kernel, inducing=X[:6], num_data=40)
+        model = sg.SteinGP(source, kernel, inducing=X[:6], num_data=40, latents="joint")
         opt = sg.SVGD(model, n_particles=2)
         while int(opt.state.step) < 12:
             opt.run(12 - int(opt.state.step), progress=False)
@@ -289,7 +295,8 @@ def test_an_interrupted_stream_goes_on_to_the_same_result() -> None:
 def test_lengthscales_are_named_by_their_columns() -> None:
     frame = pd.DataFrame(X, columns=["age", "dose"])
     swapped = kernels.Matern52(active_dims=[1, 0]) + kernels.Matern12(active_dims=[1])
-    summary = sg.fit(sg.SteinGP((frame, y), swapped), num_particles=2, num_steps=1)
+    model = sg.SteinGP((frame, y), swapped)
+    summary = sg.SVGD(model, n_particles=2).posterior()
     names = [name for name in summary.summary() if "lengthscales" in name]
     assert names == [
         "kernel[0].matern52.lengthscales[dose]",

@@ -491,6 +491,27 @@ def test_particles_stay_finite_and_in_the_good_half(value: float, score: float) 
     assert np.abs(z_scores(chains, np.array([np.sqrt(2 / np.pi), 1.0, 1.0]))).max() < 4
 
 
+@pytest.mark.parametrize(("value", "score"), [(5.0, jnp.nan), (jnp.inf, 0.0)])
+def test_failures_are_counted_wherever_on_the_way_they_happen(
+    value: float, score: float
+) -> None:
+    density = HalfSpace(jnp.asarray(value), jnp.asarray(score))
+    start = np.abs(starts(300, 2))
+    state = with_step(moves.init(density, start), 0.4)._replace(factor=np.eye(2))
+    keys = split(0, 300)
+    new, info = moves.jitted_sweep(density, state, keys, adapting=False)
+    p, jitter, _ = map(np.asarray, hamiltonian.draw_randomness(keys, 2))
+    z, e, failed, count = start, 0.4 * jitter[:, None], np.zeros(300, bool), []
+    for _ in range(4):  # the normal's own trajectory: who leaves the half has failed
+        p = p - 0.5 * e * z
+        z = z + e * p
+        p = p - 0.5 * e * z
+        failed |= z[:, 0] <= 0.0
+        count.append(failed.sum())
+    assert 0 < count[0] < count[1] < count[2] < count[3] == int(info.num_failed)
+    np.testing.assert_array_equal(np.asarray(new.positions)[failed], start[failed])
+
+
 def test_the_density_is_never_asked_where_a_particle_cannot_be() -> None:
     # the score overflows: positions after a leapfrog step would not be finite
     def steep(positions: Array) -> tuple[np.ndarray, np.ndarray]:

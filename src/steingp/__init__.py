@@ -3,7 +3,7 @@
 >>> import numpy as np, steingp as sg
 >>> X = np.linspace(-3, 3, 40)[:, None]
 >>> model = sg.SteinGP((X, np.sin(X)), sg.kernels.Matern52())
->>> posterior = sg.fit(model, seed=0, num_steps=100, progress=False)
+>>> posterior = sg.fit(model, seed=0, effective_size=50, progress=False)
 >>> prediction = posterior.predict_y([[0.5]])
 >>> prediction.mean.shape, prediction.interval(0.9)[0].shape
 ((1,), (1,))

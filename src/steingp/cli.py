@@ -29,7 +29,9 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Of the data and of the fit.")] = DEMO_SEED,
     particles: Annotated[int, typer.Option(help="How many, J.", min=1)] = 20,
-    steps: Annotated[int, typer.Option(help="Steps of SVGD.", min=1)] = 1000,
+    effective_size: Annotated[
+        int, typer.Option(help="Independent draws to be worth.", min=1)
+    ] = 1000,
 ) -> None:
     """Fit the paper's multimodal data: table, test scores and two figures."""
     from rich.console import Console
@@ -40,12 +42,13 @@ def demo(
     console.print(
         "[bold]Neal's data with outliers[/bold] (section 5.2 of the paper): 100 rows to "
         "fit, 100 held out. A Gaussian process with a squared exponential kernel and "
-        f"Gaussian noise; {particles} particles of its three hyperparameters move for "
-        f"{steps} steps of SVGD. (The default seed was picked for its two modes; most "
-        "have one.)\n"
+        f"Gaussian noise; {particles} particles of its three hyperparameters are brought "
+        "to the posterior by SVGD and then moved until their draws are worth "
+        f"{effective_size} independent ones. (The default seed was picked for its two "
+        "modes; most have one.)\n"
     )
     began = time.perf_counter()
-    result = multimodal.fit_demo(seed, particles, steps)
+    result = multimodal.fit_demo(seed, particles, effective_size)
     seconds = time.perf_counter() - began
     console.print(str(result.posterior), highlight=False, markup=False)
     console.print()

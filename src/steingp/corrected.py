@@ -2,11 +2,13 @@
 
 Over any log density of a vector, whose prior should be about standard normal:
 
-| stage | what happens | it ends when |
-|---|---|---|
-| SVGD | a short run brings the particles to where the mass is | the mean log density no longer rises |
-| adapting | Metropolis-adjusted Hamiltonian moves in windows of sweeps; each gives metric and step to the next | a window's mean log density is the previous one's |
-| collecting | metric and step are frozen, every sweep is kept | the draws are worth the effective size asked for |
+1. *SVGD*: a short run brings the particles to where the mass is. It ends when the mean log
+   density no longer rises.
+2. *adapting*: Metropolis-adjusted Hamiltonian moves, in windows of sweeps, each of which
+   gives metric and step to the next. It ends when a window's mean log density is that of
+   the window before.
+3. *collecting*: metric and step are frozen and every sweep is kept. It ends when the draws
+   are worth the effective size that was asked for.
 
 No step size is asked for: SVGD's is in units of the prior, the moves' is adapted. Draws of
 the first two stages are thrown away, and the third does not adapt, so what is kept has no
@@ -138,7 +140,7 @@ def advance(density: Density, state: State, seed: int, wanted: float) -> State:
     if state.stage == "SVGD":
         return _descend(density, state)
     if state.stage == "adapting":
-        return _adapt(density, _sweep(density, state, seed, adapting=True))
+        return _adapt(_sweep(density, state, seed, adapting=True))
     if state.stage == "collecting":
         return _look(_sweep(density, state, seed, adapting=False), wanted)
     return state
@@ -288,11 +290,11 @@ def _sweep(density: Density, state: State, seed: int, adapting: bool) -> State:
     )
 
 
-def _adapt(density: Density, state: State) -> State:
+def _adapt(state: State) -> State:
     if state.sweeps < SWEEPS_PER_WINDOW:
         return state
     assert state.moves is not None
-    J, d = state.moves.positions.shape
+    d = state.moves.positions.shape[1]
     sd = np.sqrt(d / 2.0)  # of the log density of a Gaussian
     value, looks = float(np.mean(state.values)), state.looks + 1
     particles, lost = _replace_lost(state.moves, _LOST + 6.0 * sd)

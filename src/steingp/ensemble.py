@@ -67,9 +67,8 @@ def _run_chunk(
 ) -> tuple[EnsembleState, Array]:
     """`num_steps` steps; from `moving_until` on theta stands still.
 
-    From `averaging_from` on q is the mean of what batches ask for, so that all rows
-    of a pass count the same. Where that depends on q itself, the mean begins with some weight on
-    what q was.
+    From `averaging_from` on q is the mean of what batches ask for, so that all rows of a
+    pass count the same. Where that depends on q itself, what q was has some weight.
     """
     unravel = _unraveller(target)
 

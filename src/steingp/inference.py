@@ -306,7 +306,10 @@ class Fit:
         owner, target = copy.copy(self.model), self.model.target
         assert isinstance(target, Titsias)
         owner.target = Variational(
-            target.specification, target.Z, float(owner.num_data), target.jitter
+            target.specification,
+            Z=target.Z,
+            num_data=float(owner.num_data),
+            jitter=target.jitter,
         )
         return owner
 

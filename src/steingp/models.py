@@ -234,15 +234,21 @@ class SteinGP:
                 specification, Z, float(self.num_data), jitter, num_latents=len(Z)
             )
         if batched:
-            return Variational(specification, Z, float(self.num_data), jitter)
+            return Variational(
+                specification, Z=Z, num_data=float(self.num_data), jitter=jitter
+            )
         if latents == "joint":
             return Whitened(specification, num_latents=self.num_data, jitter=jitter)
         if gaussian and Z is None:
             return Marginal(specification, jitter=jitter)
         if gaussian:
-            return Titsias(specification, Z, jitter, block_rows=_block_rows(len(Z)))
+            return Titsias(
+                specification, Z=Z, jitter=jitter, block_rows=_block_rows(len(Z))
+            )
         start = Collapsed.at_rest(self.num_data)
-        return Collapsed(specification, start, Z, jitter, approximation)
+        return Collapsed(
+            specification, start=start, Z=Z, jitter=jitter, rule=approximation
+        )
 
     def __repr__(self) -> str:
         N, D = self.num_data, self.data.X.shape[1]
@@ -291,9 +297,11 @@ class SteinGP:
         whole = copy.copy(self)
         Z = np.asarray(self.target.Z)
         whole.target = Titsias(
-            self.target.specification, Z, self.target.jitter,
+            self.target.specification,
+            Z=Z,
+            jitter=self.target.jitter,
             block_rows=_block_rows(len(Z)),
-        )  # fmt: skip
+        )
         whole._batch_size = None
         return whole
 

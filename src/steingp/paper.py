@@ -23,7 +23,7 @@ from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.stein import SteinKernel
 from steingp.svgd import SVGDInfo, SVGDState
-from steingp.targets import Target
+from steingp.targets import Target, Variational
 
 
 @float64
@@ -76,6 +76,11 @@ class SVGD:
         if kappa is not None and not isinstance(kappa, SteinKernel):
             raise ValueError(
                 f"kappa must be a Stein kernel such as steingp.RBF(); got {kappa!r}."
+            )
+        if isinstance(model.target, Variational):
+            raise ValueError(
+                "plain SVGD in batches needs latents as part of the particles: make the "
+                'model with latents="joint", or use steingp.fit(model).'
             )
         if not model.has_unknowns:
             raise ValueError(

@@ -47,7 +47,7 @@ def predictive_band(
         >>> from steingp import plots
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
-        >>> posterior = sg.fit(model, num_steps=50, progress=False)
+        >>> posterior = sg.fit(model, effective_size=50, progress=False)
         >>> axes = plots.predictive_band(posterior, X, np.sin(6 * X))
     """
     axes = _new_axes((7.5, 4.2)) if axes is None else axes
@@ -103,7 +103,7 @@ def particles(
         >>> from steingp import plots
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
-        >>> posterior = sg.fit(model, num_steps=50, progress=False)
+        >>> posterior = sg.fit(model, effective_size=50, progress=False)
         >>> len(plots.particles(posterior).axes)
         3
     """

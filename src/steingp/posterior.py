@@ -1,5 +1,6 @@
 """The posterior: draws of the hyperparameters (and latents), weighted, that predict."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -59,11 +60,11 @@ class Posterior:
         >>> import numpy as np, steingp as sg
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.SquaredExponential())
-        >>> posterior = sg.fit(model, num_particles=5, num_steps=50, progress=False)
+        >>> posterior = sg.fit(model, effective_size=50, progress=False)
         >>> sorted(posterior.particles)
         ['kernel.lengthscales', 'kernel.variance', 'likelihood.variance']
-        >>> posterior.particles["kernel.lengthscales"].shape
-        (5, 1)
+        >>> posterior.particles["kernel.lengthscales"].shape[1]
+        1
         >>> posterior.predict_y([[0.5]]).mean.shape
         (1,)
     """
@@ -141,6 +142,23 @@ class Posterior:
             self._target, self._data, particles, weights, self._scaling,
             X, per_row, batch_size, of_y=of_y,
         )  # fmt: skip
+
+    def subset(self, which: ArrayLike) -> "Posterior":
+        """These draws alone: row numbers, or a mask.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 20)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> sg.SVGD(model, n_particles=5).posterior().subset([0, 3]).num_draws
+            2
+        """
+        rows = np.arange(self.num_draws)[np.asarray(which)]
+        part = copy.copy(self)
+        part.particles = {name: values[rows] for name, values in self.particles.items()}
+        part.weights = _normalise(self.weights[rows], len(rows))
+        part.num_draws = len(rows)
+        return part
 
     def _spaced(self, max_draws: int | None) -> np.ndarray:
         """Row numbers of at most so many draws, evenly spaced."""

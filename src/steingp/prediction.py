@@ -241,7 +241,7 @@ class Prediction:
         >>> import numpy as np, steingp as sg
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
-        >>> posterior = sg.fit(model, num_steps=50, progress=False)
+        >>> posterior = sg.fit(model, effective_size=50, progress=False)
         >>> prediction = posterior.predict_y([[0.5], [2.0]])
         >>> prediction.mean.shape, prediction.sample(3, seed=0).shape
         ((2,), (3, 2))

@@ -134,8 +134,10 @@ def hmc(
 ) -> Chains:
     """The posterior of a model by Hamiltonian Monte Carlo.
 
-    Trajectories have one length, by default a quarter of a period in the directions that
-    the metric has made standard normal: there, the end does not depend on the start.
+    Trajectories are on average a quarter of a period long in the directions that the
+    metric has made standard normal: there, the end does not depend on the start. Lengths
+    vary at random by half, since directions in which the posterior is narrower than its
+    marginals would otherwise swing to and fro in step.
 
     Args:
         model: a `SteinGP` with its data in memory.
@@ -146,7 +148,7 @@ def hmc(
         start: as in `nuts`.
         coordinates: as in `nuts`.
         dense_mass: as in `nuts`.
-        trajectory_length: steps times their number.
+        trajectory_length: steps times their number, on average.
         target_accept: the acceptance probability that the step is adapted to.
         chain_method: as in `nuts`.
         progress: show a bar (on a terminal only).
@@ -290,7 +292,16 @@ def _kernel(settings: _Settings, target: Target, data: Batch) -> tuple[Any, Any]
             rng_key=key,
         )  # fmt: skip
 
-    return start, lambda state: sample(state, (target, data))
+    def step(state: Any) -> Any:
+        if settings.algorithm == "HMC":
+            # a key that the step does not split off itself
+            key = jax.random.fold_in(state.rng_key, 1000)
+            factor = jax.random.uniform(key, minval=0.5, maxval=1.5)
+            length = settings.trajectory_length * factor
+            state = state._replace(trajectory_length=length)
+        return sample(state, (target, data))
+
+    return start, step
 
 
 def _shared(state: Any) -> Any:

@@ -77,26 +77,26 @@ class DemoResult(NamedTuple):
 
     @property
     def comment(self) -> str:
-        """How wide the particles lie, beside the truth."""
-        lines = ["\nThe particles beside the exact posterior (mean +- sd, on a grid):"]
+        """Where the draws lie, beside the truth."""
+        lines = ["\nThe draws beside the exact posterior (mean +- sd, on a grid):"]
         for name in self.grid.axes:
             mean, sd = self.grid.mean_and_sd(name)
             draws = np.log(np.ravel(self.posterior.particles[name]))
             lines.append(
-                f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, particles "
+                f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, draws "
                 f"{draws.mean():5.2f} +- {draws.std():.2f}"
             )
         return "\n".join(lines)
 
 
 def fit_demo(
-    seed: int, num_particles: int, num_steps: int, progress: bool = True
+    seed: int, num_particles: int, effective_size: float, progress: bool = True
 ) -> DemoResult:
     """Simulate the data, fit them, and integrate the exact posterior."""
     split = neal(seed)
     model = SteinGP((split.X, split.y), kernels.SquaredExponential())
     posterior = fit(
-        model, num_particles=num_particles, num_steps=num_steps, seed=seed,
+        model, num_particles=num_particles, effective_size=effective_size, seed=seed,
         progress=progress,
     )  # fmt: skip
     return DemoResult(split, posterior, grid_posterior(split.X, split.y))
@@ -160,7 +160,7 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
             low, high = min(low, draws.min()), max(high, draws.max())
             limit(np.exp(low - 0.1), np.exp(high + 0.1))
     figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and the "
-                    f"{posterior.num_draws} particles (orange)", fontsize=10)  # fmt: skip
+                    f"{posterior.num_draws} draws (orange)", fontsize=10)  # fmt: skip
     figure.tight_layout()
     cloud = folder / "particles.png"
     figure.savefig(cloud, dpi=150)

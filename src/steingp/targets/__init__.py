@@ -5,7 +5,7 @@
 | `Marginal` | theta | Gaussian | exact | all |
 | `Titsias` | theta | Gaussian, inducing points | exact for the bound | all |
 | `Collapsed` | theta | any, rows or inducing points | EP, VI or Laplace | all |
-| `Variational` | theta and its q(u) | any, inducing points | by natural gradients | a batch |
+| `Variational` | theta and its q(u) | any, inducing points | natural gradients | a batch |
 | `Whitened` | theta, nu (N,) with f = m + L nu | any | a value | all |
 | `Sparse` | theta, nu (M,) with u = L nu at Z | any | a value | all, or a batch |
 

@@ -19,7 +19,7 @@ N(m_i + mean of g_i, its variance + d_i).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -52,8 +52,8 @@ MOST_ITERATIONS = 100
 class Sites(NamedTuple):
     """One factor exp(nu g - tau g^2 / 2) for every row."""
 
-    tau: Float[Array, " N"]
-    nu: Float[Array, " N"]
+    tau: Any  # (N,)
+    nu: Any  # (N,)
 
 
 class Solution(NamedTuple):
@@ -342,7 +342,7 @@ class Collapsed(Target):
 
     specification: Specification
     start: Sites
-    Z: Float[Array, "M D"] | None = None
+    Z: Any = None  # (M, D)
     jitter: float = DEFAULT_JITTER
     rule: str = eqx.field(default="ep", static=True)
     num_latents: int = eqx.field(default=0, static=True)

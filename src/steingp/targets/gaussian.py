@@ -1,6 +1,6 @@
 """Gaussian likelihoods: f integrated out exactly, or by the Titsias bound."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -76,7 +76,7 @@ class Titsias(Target):
     """
 
     specification: Specification
-    Z: Float[Array, "M D"]
+    Z: Any  # (M, D)
     jitter: float = DEFAULT_JITTER
     num_latents: int = eqx.field(default=0, static=True)
     block_rows: int | None = eqx.field(default=None, static=True)

@@ -1,6 +1,6 @@
 """Minibatches: every theta with a q(u) of its own, moved by natural gradients."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -45,7 +45,7 @@ class Variational(Target):
     """
 
     specification: Specification
-    Z: Float[Array, "M D"]
+    Z: Any  # (M, D)
     num_data: float
     jitter: float = DEFAULT_JITTER
     num_latents: int = eqx.field(default=0, static=True)
