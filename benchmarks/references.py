@@ -9,7 +9,8 @@ The problems are those of steingp.experiments.references, the files go to
 results/references. NUTS runs in coordinates where the priors are standard normal, with a
 dense metric for the hyperparameters; a reference should have r-hat < 1.01 and an effective
 size of 2000 for every hyperparameter, and its file says what it has. `--cost` times NUTS as
-others are compared with it, 4 chains of 500 + 500, and writes nuts_cost.json.
+others are compared with it, 4 chains of 500 + 500, and writes nuts_cost_gpu.json
+(or _cpu).
 """
 
 import argparse
@@ -32,6 +33,9 @@ from steingp.experiments.references import Problem, Reference
 from steingp.models import SteinGP
 
 NUM_KEPT = 1500
+
+ALL = 10**9
+"""Draws to predict with."""
 
 
 def versions() -> dict[str, str]:
@@ -86,7 +90,7 @@ def test_scores(
     rows = []
     for c in range(len(chains.step_size)):
         part = model.posterior({name: v[c] for name, v in chains.draws.items()})
-        prediction = part.predict_y(problem.data.X_test, max_draws=None)
+        prediction = part.predict_y(problem.data.X_test, max_draws=ALL)
         rows.append(prediction.log_prob(problem.data.y_test))
     by_chain = np.stack(rows)
     pooled = logsumexp(by_chain, axis=0) - np.log(len(by_chain))
@@ -105,7 +109,7 @@ def make(problem: Problem, sizes: argparse.Namespace) -> Reference:
     pooled = table.reshape(-1, table.shape[2])
     mean, sd = pooled.mean(axis=0), pooled.std(axis=0, ddof=1)
     sd_of_squares = squares.reshape(pooled.shape).std(axis=0, ddof=1)
-    f = chains.posterior.predict_f(problem.data.X, max_draws=None)
+    f = chains.posterior.predict_f(problem.data.X, max_draws=ALL)
     log_density, monte_carlo_error = test_scores(problem, model, chains)
     r_hat = np.array([chains.r_hat[label] for label in labels])
     about = {
@@ -135,7 +139,7 @@ def make(problem: Problem, sizes: argparse.Namespace) -> Reference:
         "log_density_monte_carlo_error": monte_carlo_error,
         "rmse": sg.metrics.rmse(
             problem.data.y_test,
-            chains.posterior.predict_y(problem.data.X_test, max_draws=None).mean,
+            chains.posterior.predict_y(problem.data.X_test, max_draws=ALL).mean,
         ),
         "seconds": chains.seconds._asdict(),
         "seconds_in_all": time.perf_counter() - began,
@@ -260,7 +264,7 @@ def main() -> None:
         if arguments.cost:
             costs.append(cost(problem, arguments.depth))
             print(json.dumps(costs[-1]), flush=True)
-            (arguments.out / "nuts_cost.json").write_text(
+            (arguments.out / f"nuts_cost_{jax.default_backend()}.json").write_text(
                 json.dumps(costs, indent=1) + "\n"
             )
             continue

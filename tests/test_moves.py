@@ -318,9 +318,10 @@ def test_in_a_frozen_sweep_nothing_depends_on_the_other_particles() -> None:
 
 
 def test_permuted_particles_with_their_keys_give_permuted_results() -> None:
-    order = np.random.default_rng(0).permutation(20)
-    state = moves.init(bent(), starts(20, 3))
-    permuted = moves.init(bent(), starts(20, 3)[order])
+    # a slight bend: rounding, which depends on a particle's place, grows with each sweep
+    density, order = bent(0.3), np.random.default_rng(0).permutation(20)
+    state = moves.init(density, starts(20, 3))
+    permuted = moves.init(density, starts(20, 3)[order])
     stages = [("adapt", 5), ("metric", 4), ("freeze", 4)]
     for stage, num in stages:
         if stage == "metric":
@@ -331,9 +332,9 @@ def test_permuted_particles_with_their_keys_give_permuted_results() -> None:
             state, permuted = moves.freeze(state), moves.freeze(permuted)
         for i in range(num):
             keys, adapting = split(i, 20), stage != "freeze"
-            state, _ = moves.jitted_sweep(bent(), state, keys, adapting=adapting)
+            state, _ = moves.jitted_sweep(density, state, keys, adapting=adapting)
             permuted, _ = moves.jitted_sweep(
-                bent(), permuted, keys[order], adapting=adapting
+                density, permuted, keys[order], adapting=adapting
             )
         for name in ("positions", "values", "scores"):
             np.testing.assert_allclose(
@@ -342,7 +343,16 @@ def test_permuted_particles_with_their_keys_give_permuted_results() -> None:
         np.testing.assert_allclose(
             permuted.log_step, state.log_step, rtol=0, atol=1e-12
         )
-    assert np.abs(state.positions - starts(20, 3)).min() > 1e-3  # all have moved
+    assert np.abs(state.positions - starts(20, 3)).max(axis=1).min() > 0.1  # all moved
+
+
+def test_pooled_means_do_not_depend_on_the_order_to_the_last_digit() -> None:
+    x = np.random.default_rng(0).uniform(size=20)
+    means = {
+        float(hamiltonian._mean(jnp.asarray(np.random.default_rng(i).permutation(x))))
+        for i in range(50)
+    }
+    assert len(means) == 1 and abs(means.pop() - x.mean()) < 1e-15
 
 
 def test_a_run_resumed_from_a_file_gives_the_same_result(tmp_path: Path) -> None:
@@ -567,6 +577,29 @@ def test_the_step_finds_its_acceptance(times: float, num: int) -> None:
         state, _, _ = moves.run(density, state, num, 2, adapting=True)
         _, infos, _ = moves.run(density, moves.freeze(state), 25, 3, adapting=False)
         assert 0.65 < infos.acceptance.mean() < 0.95
+
+
+@pytest.mark.parametrize("step", [0.01, 0.4, 50.0])
+def test_the_search_ends_with_the_largest_good_step_tried(step: float) -> None:
+    state = moves.init(bent(), starts(20, 3), step=step)
+    keys = split(2, 20)
+    new, info = moves.jitted_sweep(bent(), state, keys, adapting=True)
+    randomness = hamiltonian.draw_randomness(keys, 3)
+    z, F = jnp.asarray(state.positions), jnp.asarray(state.factor)
+    before = fly(bent(), z, randomness.momenta, randomness.jitter, F, 0)
+
+    def is_good(step: float) -> bool:
+        end = fly(bent(), z, randomness.momenta, step * randomness.jitter, F, 1)
+        gain = before.energy() - end.energy()
+        return float(jnp.mean(jnp.exp(jnp.minimum(gain, 0.0)))) > 0.8
+
+    found = float(np.exp(new.first_log_step))
+    assert is_good(found) and not is_good(2.0 * found)
+    doublings = int(np.round(np.log2(found / step)))
+    np.testing.assert_allclose(found, step * 2.0**doublings)
+    # up: one gradient per step tried and one that fails; down: as many as halvings, + 1
+    tried = int(info.num_gradients) - int(info.num_leapfrog)
+    assert tried == (doublings + 2 if doublings >= 0 else 1 - doublings)
 
 
 def test_adaptation_is_dual_averaging() -> None:

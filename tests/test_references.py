@@ -49,7 +49,7 @@ def test_two_modes_with_a_deep_valley(name: str) -> None:
     about = load_reference(name).about
     grid = grid_posterior(problem(name), num=100)
     assert about["depth"] > np.log(100.0)
-    assert 0.15 < min(about["masses"]) and sum(about["masses"]) == pytest.approx(1.0)
+    assert min(about["masses"]) > 0.15 and sum(about["masses"]) == pytest.approx(1.0)
     lengthscales = grid.axes[LENGTHSCALE]
     below = grid.marginal(LENGTHSCALE)[lengthscales < about["cut"]].sum()
     assert below == pytest.approx(about["masses"][0], abs=1e-3)
@@ -64,7 +64,6 @@ def test_evidence_of_the_grid_is_that_of_the_model() -> None:
     i, j, k = 20, 19, 22
     values = [axis[n] for axis, n in zip(grid.axes.values(), (i, j, k), strict=True)]
     particle = dict(zip(grid.axes, np.array(values)[:, None], strict=True))
-    particle[LENGTHSCALE] = particle[LENGTHSCALE][None]
     of_z = case.model().log_density(particle)[0]
     # theta = softplus(z) + 1e-6, and the grid's density is of log theta
     slopes = [np.log(-np.expm1(-(v - 1e-6))) - np.log(v) for v in values]

@@ -9,6 +9,7 @@
 ((1,), (1,))
 """
 
+from steingp import baselines as baselines
 from steingp import inducing as inducing
 from steingp import kernels as kernels
 from steingp import likelihoods as likelihoods

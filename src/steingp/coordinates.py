@@ -137,7 +137,8 @@ def _fit_spline(
 
     def density(t: Array) -> Array:
         theta = outer(t)
-        return base.log_prob(theta) + outer.log_abs_det_jacobian(t, theta)
+        slope = outer.log_abs_det_jacobian(t, theta)
+        return jnp.asarray(base.log_prob(theta)) + jnp.asarray(slope)
 
     log_density = jax.vmap(density)(jnp.asarray(grid.reshape(-1, *prior.shape())))
     log_density = np.nan_to_num(np.asarray(log_density), nan=-1e4, neginf=-1e4)

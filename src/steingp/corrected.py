@@ -36,7 +36,7 @@ STAGES = ("SVGD", "adapting", "collecting", "done")
 
 STEP = 0.1
 """Of Adam in the SVGD stage; a prior's sd is 1."""
-STEPS_PER_LOOK, MOST_STEPS = 10, 150
+STEPS_PER_LOOK, MOST_STEPS, SVGD_RISE = 10, 150, 0.1
 SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 _LOST = 10.0
@@ -86,6 +86,8 @@ class State:
     """Mean log density at the last look, while SVGD or adapting goes on."""
     looks: int
     """Looks in this stage so far."""
+    next_look: int
+    """The number of collected sweeps at which the effective size is looked at next."""
     num_gradients: int
     """Of the log density, so far, over all particles."""
     num_replaced: int
@@ -121,6 +123,7 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
         values=np.zeros((0, J)),
         previous=-np.inf,
         looks=0,
+        next_look=FEWEST_SWEEPS,
         num_gradients=0,
         num_replaced=0,
         trace={},
@@ -191,7 +194,7 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
     )
 
 
-_SCALARS = ("previous", "looks", "num_gradients", "num_replaced")
+_SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
 
 
 # --- the stages -------------------------------------------------------------------------
@@ -220,7 +223,7 @@ def _descend(density: Density, state: State) -> State:
         num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
     )
     risen = np.mean(means[-3:]) - np.mean(means[:3])
-    if risen > 0.1 * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
+    if risen > SVGD_RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
     values, scores = evaluate(density, positions)
     healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
@@ -239,9 +242,10 @@ def _descend(density: Density, state: State) -> State:
 
 @eqx.filter_jit
 def _svgd_step(
-    positions: Array, values: Array, scores: Array, optimiser: Any
+    positions: Any, values: Any, scores: Any, optimiser: Any
 ) -> tuple[Array, Any, Array]:
     """Along phi by Adam; a particle without a finite score is carried by the others."""
+    positions, values, scores = map(jnp.asarray, (positions, values, scores))
     healthy = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
     direction = phi(RBF(), positions, jnp.where(healthy[:, None], scores, 0.0))
     update, optimiser = svgd.adam(STEP).update(-direction, optimiser, positions)
@@ -338,8 +342,13 @@ def _replace_lost(
 
 def _look(state: State, wanted: float) -> State:
     sweeps = state.sweeps
-    if sweeps < FEWEST_SWEEPS or sweeps % SWEEPS_PER_LOOK:
+    if sweeps < state.next_look:
         return state
-    if state.effective_size() >= wanted or sweeps >= MOST_SWEEPS:
+    size = state.effective_size()
+    if size >= wanted or sweeps >= MOST_SWEEPS:
         return dataclasses.replace(state, stage="done")
-    return state
+    # a first estimate may be far off: at most twice as many sweeps before the next
+    needed = min(2.0, wanted / max(size, 1.0)) * sweeps
+    later = SWEEPS_PER_LOOK * int(np.ceil(needed / SWEEPS_PER_LOOK))
+    next_look = min(max(later, sweeps + SWEEPS_PER_LOOK), MOST_SWEEPS)
+    return dataclasses.replace(state, next_look=next_look)

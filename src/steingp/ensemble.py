@@ -38,8 +38,8 @@ STEP = 0.05
 """Of Adam, in units of the prior's sd; it falls to a tenth by a cosine."""
 RATE = 0.1
 """Of the way to what a batch asks for, that q goes while theta moves."""
-PASSES = 3
-"""Through the data at the end, where what a batch asks for depends on q; else one."""
+FEWEST_SETTLING = 50
+"""Steps at the end before q is averaged, where what a batch asks for depends on q."""
 _MOST_CHUNK = 50
 
 
@@ -64,17 +64,19 @@ def _run_chunk(
     at_once: int,
     moving_until: Array,
     averaging_from: Array,
+    skipped: Array,
 ) -> tuple[EnsembleState, Array]:
     """`num_steps` steps; from `moving_until` on theta stands still.
 
     From `averaging_from` on q is the mean of what batches ask for, so that all rows of a
-    pass count the same. Where that depends on q itself, what q was has some weight.
+    pass count the same. Where that depends on q itself, what q was has some weight. The
+    batches' numbers are `skipped` ahead of the steps'.
     """
     unravel = _unraveller(target)
 
     def body(_: Array, carry: tuple[EnsembleState, Array]) -> tuple:
         state, _ = carry
-        batch = source.at(state.step)
+        batch = source.at(state.step + skipped)
 
         def one(pair: tuple[Array, Natural]) -> tuple[Array, Array, Natural]:
             position, q = pair
@@ -163,9 +165,13 @@ class Ensemble:
         self._optimiser = optax.adam(optax.cosine_decay_schedule(STEP, num_steps, 0.1))
         self._batches = float64(model.batches)()
         per_pass = model.batches_per_pass
+        # whole passes: one if a batch's wish does not depend on q, else first until q
+        # stands about right, then the mean over at least twice as many steps
+        few = per_pass * -(-FEWEST_SETTLING // per_pass)
         exact = self._target.exact_noise()
-        self._averaging_from = num_steps + (0 if exact else per_pass)
-        self.num_steps = num_steps + (1 if exact else PASSES) * per_pass
+        self._averaging_from = num_steps + (0 if exact else few)
+        self.num_steps = num_steps + (per_pass if exact else 3 * few)
+        self._skipped = -num_steps % per_pass  # settling begins with a pass
         free = model.target.specification.hyperparameters.free
         d = sum(int(np.prod(p.shape)) for p in free)
         start = np.random.default_rng(seed).normal(size=(num_particles, d))
@@ -211,13 +217,15 @@ class Ensemble:
     @float64
     def _chunk(self) -> float:
         done = int(self.state.step)
-        num = min(_MOST_CHUNK, self.num_steps - done)
-        source, num = self._batches.chunk(done, num)
+        moving = done < self.num_moving
+        num = min(_MOST_CHUNK, (self.num_moving if moving else self.num_steps) - done)
+        skipped = 0 if moving else self._skipped
+        source, num = self._batches.chunk(done + skipped, num)
         state, value = to_numpy(
             _run_chunk(
                 self._target, source, self.state, jnp.asarray(num), self._optimiser,
                 self.model.particles_at_once, jnp.asarray(self.num_moving),
-                jnp.asarray(self._averaging_from),
+                jnp.asarray(self._averaging_from), jnp.asarray(skipped),
             )
         )  # fmt: skip
         if not np.isfinite(value):

@@ -21,7 +21,7 @@ from steingp.ensemble import Ensemble
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.paper import SVGD
-from steingp.posterior import MAX_DRAWS, FitReport, Posterior
+from steingp.posterior import FEWEST_DRAWS, FitReport, Posterior
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.progress import progress_bar
@@ -66,7 +66,7 @@ def fit(
         model: a `SteinGP`.
         num_particles: J, particles that move at the same time.
         effective_size: how many independent draws the result must be worth, for the mean
-            and the spread of every hyperparameter. By default 1000 up to 200 rows (or
+            and the spread of every hyperparameter. By default 1000 up to 100 rows (or
             inducing points), 400 above.
         num_steps: for models with batches or with `latents="joint"`; 1000 by default.
         full_pass: see above.
@@ -196,7 +196,7 @@ class Fit:
         if effective_size is not None and not effective_size > 0:
             raise ValueError(f"effective_size must be positive; got {effective_size}.")
         self.model, self.seed = model, seed
-        self.wanted = effective_size or (1000.0 if model.matrix_size <= 200 else 400.0)
+        self.wanted = effective_size or (1000.0 if model.matrix_size <= 100 else 400.0)
         self._density = _Flat(model.target.normalised())
         self._data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
         free = model.target.specification.hyperparameters.free
@@ -215,7 +215,10 @@ class Fit:
         """Go on until the effective size is reached; Ctrl-C keeps what was reached."""
         began = time.perf_counter()
         if self.state.stage == "done" and self.state.effective_size() < self.wanted:
-            self.state = dataclasses.replace(self.state, stage="collecting")
+            later = self.state.sweeps + corrected.SWEEPS_PER_LOOK
+            self.state = dataclasses.replace(
+                self.state, stage="collecting", next_look=later
+            )
         with (
             blas_suited_to(self.model.matrix_size),
             progress_bar(int(self.wanted), progress, "SVGD", "...") as show,
@@ -262,9 +265,10 @@ class Fit:
         elif state.stage == "adapting":
             show(0, f"acceptance {state.trace['acceptance'][-1]:.2f}"
                  if state.trace else "", "adapting")  # fmt: skip
-        elif state.sweeps % corrected.SWEEPS_PER_LOOK == 0:
-            size = state.effective_size()
-            show(min(int(size), int(self.wanted)), "effective draws", "collecting")
+        else:
+            note = f"sweep {state.sweeps}, looks again at {state.next_look}"
+            show(int(self.wanted * min(state.sweeps / state.next_look, 1.0)), note,
+                 "collecting")  # fmt: skip
 
     # --- what came out ------------------------------------------------------------------
 
@@ -283,7 +287,7 @@ class Fit:
             every = max(every, most)
         kept = draws[::every].reshape(-1, draws.shape[-1])
         if self.model.stream is not None:
-            kept = kept[:: max(1, -(-len(kept) // MAX_DRAWS))]
+            kept = kept[:: max(1, -(-len(kept) // FEWEST_DRAWS))]
         weights, k = self._weights(kept)
         return self._owner().posterior(
             self._particles(kept),
@@ -293,7 +297,7 @@ class Fit:
             method=self._method(),
         )
 
-    def _particles(self, kept: np.ndarray) -> Particle:
+    def _particles(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         scored = self._scored()
         if isinstance(scored, FullPasses):
             return to_numpy(float64(scored.particles)(jnp.asarray(kept)))

@@ -239,9 +239,10 @@ class SteinGP:
             )
         if latents == "joint":
             return Whitened(specification, num_latents=self.num_data, jitter=jitter)
-        if gaussian and Z is None:
+        if Z is None and gaussian:
             return Marginal(specification, jitter=jitter)
         if gaussian:
+            assert Z is not None
             return Titsias(
                 specification, Z=Z, jitter=jitter, block_rows=_block_rows(len(Z))
             )

@@ -19,8 +19,11 @@ from steingp.priors import fixed
 from steingp.svgd import SVGDInfo
 from steingp.targets import LATENTS, Target
 
-MAX_DRAWS = 200
-"""Draws that predictions use by default."""
+FEWEST_DRAWS, MOST_DRAWS = 200, 1000
+"""Between which predictions use draws by default: as many as are cheap."""
+
+_CHEAP = 2e10
+"""Multiplications, about a second on one core, within which draws are cheap."""
 
 
 class FitReport(NamedTuple):
@@ -54,7 +57,8 @@ class Posterior:
     be taken up again (`steingp.fit(model, resume=...)`), `history` holds the steps of
     plain SVGD.
 
-    Predictions use at most `max_draws` of the draws, evenly spaced.
+    Predictions use evenly spaced draws: 1000 where they are cheap (up to 270 rows or
+    inducing points), down to 200 where they are not, or `max_draws` of them.
 
     Example:
         >>> import numpy as np, steingp as sg
@@ -97,14 +101,14 @@ class Posterior:
         X: ArrayLike,
         *,
         batch_size: int | None = None,
-        max_draws: int | None = MAX_DRAWS,
+        max_draws: int | None = None,
     ) -> Prediction:
         """The latent function at the rows of X.
 
         Args:
             X: (S, D), as wide as the data the model was made for.
             batch_size: rows at a time; chosen by memory if None.
-            max_draws: draws to predict with; None for all of them.
+            max_draws: draws to predict with; 200 to 1000 if None.
         """
         return self._predict(X, batch_size, None, max_draws, of_y=False)
 
@@ -114,7 +118,7 @@ class Posterior:
         *,
         per_row: ArrayLike | None = None,
         batch_size: int | None = None,
-        max_draws: int | None = MAX_DRAWS,
+        max_draws: int | None = None,
     ) -> Prediction:
         """New observations at the rows of X.
 
@@ -123,7 +127,7 @@ class Posterior:
             per_row: what the likelihood knows of each row (the exposure of counts, the
                 known noise variance of Gaussian data); 1 and 0 respectively by default.
             batch_size: rows at a time; chosen by memory if None.
-            max_draws: draws to predict with; None for all of them.
+            max_draws: draws to predict with; 200 to 1000 if None.
         """
         return self._predict(X, batch_size, per_row, max_draws, of_y=True)
 
@@ -162,9 +166,11 @@ class Posterior:
 
     def _spaced(self, max_draws: int | None) -> np.ndarray:
         """Row numbers of at most so many draws, evenly spaced."""
-        if max_draws is not None:
-            check_count("max_draws", max_draws)
-        num = min(max_draws or self.num_draws, self.num_draws)
+        if max_draws is None:
+            size = self._target.matrix_size(len(self._data.y))
+            max_draws = int(np.clip(_CHEAP / size**3, FEWEST_DRAWS, MOST_DRAWS))
+        check_count("max_draws", max_draws)
+        num = min(max_draws, self.num_draws)
         return np.floor(np.arange(num) * self.num_draws / num).astype(int)
 
     def summary(self) -> dict[str, dict[str, float]]:

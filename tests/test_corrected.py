@@ -1,0 +1,148 @@
+"""SVGD corrected by moves, over densities that are known."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from steingp import corrected
+from steingp.corrected import OfOne, State
+
+
+class Banana(eqx.Module):
+    """x ~ N(0, 2^2), y ~ N(x^2 / 4, 1)."""
+
+    def __call__(self, z: Array, data: Any) -> Array:
+        del data
+        return -0.5 * (z[0] / 2.0) ** 2 - 0.5 * (z[1] - 0.25 * z[0] ** 2) ** 2
+
+
+class Shifted(eqx.Module):
+    """A Gaussian far from the start, of very different widths; NaN beyond a wall."""
+
+    sd: Any
+    wall: float = 1e9
+
+    def __call__(self, z: Array, data: Any) -> Array:
+        del data
+        value = -0.5 * jnp.sum(((z - 3.0) / self.sd) ** 2)
+        return jnp.where(z[0] > self.wall, jnp.nan, value)
+
+
+def start(J: int = 20, d: int = 2, seed: int = 0) -> State:
+    return corrected.init(np.random.default_rng(seed).normal(size=(J, d)))
+
+
+def run(density: OfOne, state: State, wanted: float, seed: int = 0) -> State:
+    while state.stage != "done":
+        state = corrected.advance(density, state, seed, wanted)
+    return state
+
+
+def test_stages_follow_each_other_and_stop_by_evidence() -> None:
+    density, state, seen = OfOne(Banana(), None), start(), []
+    while state.stage != "done":
+        seen.append(state.stage)
+        state = corrected.advance(density, state, 0, 300.0)
+    order = list(dict.fromkeys(seen))
+    assert order == ["SVGD", "adapting", "collecting"]
+    assert state.effective_size() >= 300.0
+    assert run(density, start(), 1200.0).sweeps > state.sweeps
+
+
+def test_moments_of_a_banana() -> None:
+    state = run(OfOne(Banana(), None), start(), 600.0)
+    x, y = state.draws.reshape(-1, 2).T
+    size = state.effective_size()
+    assert size >= 500.0
+    # E x = 0, Var x = 4, E y = 1, Var y = 1 + Var(x^2) / 16 = 3; 4 standard errors
+    for values, mean, variance in ((x, 0.0, 4.0), (y, 1.0, 3.0)):
+        assert abs(values.mean() - mean) < 4 * np.sqrt(variance / size)
+        spread = np.std((values - mean) ** 2) / np.sqrt(size)
+        assert abs(np.mean((values - mean) ** 2) - variance) < 4 * spread
+
+
+def test_narrow_and_wide_coordinates_need_no_step_size() -> None:
+    sd = np.array([0.001, 0.1, 2.0])
+    state = run(OfOne(Shifted(sd), None), start(d=3), 1500.0)
+    draws = state.draws.reshape(-1, 3)
+    assert state.effective_size() >= 1500.0
+    np.testing.assert_allclose(draws.mean(axis=0), 3.0, atol=4 * sd.max() / 38)
+    np.testing.assert_allclose(draws.std(axis=0) / sd, 1.0, atol=4 / np.sqrt(2 * 1500))
+
+
+def test_a_state_through_arrays_goes_on_bit_for_bit() -> None:
+    density = OfOne(Banana(), None)
+    whole = run(density, start(), 300.0)
+    state, count = start(), 0
+    while state.stage != "done":
+        state = corrected.advance(density, state, 0, 300.0)
+        count += 1
+        if count % 3 == 0:
+            arrays = corrected.to_arrays(state)
+            assert all(isinstance(a, np.ndarray) for a in arrays.values())
+            state = corrected.from_arrays(start(), arrays)
+    np.testing.assert_array_equal(state.draws, whole.draws)
+    assert state.num_gradients == whole.num_gradients
+    for name, values in whole.trace.items():
+        np.testing.assert_array_equal(state.trace[name], values)
+
+
+def test_arrays_of_another_run_are_refused() -> None:
+    arrays = corrected.to_arrays(start())
+    with pytest.raises(ValueError, match="another number of particles"):
+        corrected.from_arrays(start(J=7), arrays)
+    with pytest.raises(ValueError, match="do not hold the state"):
+        corrected.from_arrays(start(), {"draws": np.zeros(3)})
+
+
+def test_particles_beyond_a_wall_come_back() -> None:
+    # half the starts have no finite density
+    density = OfOne(Shifted(np.array([0.3, 0.3]), wall=4.5), None)
+    positions = np.random.default_rng(0).normal(size=(20, 2))
+    positions[::2, 0] += 9.0
+    state = run(density, corrected.init(positions), 200.0)
+    assert np.all(np.isfinite(state.draws)) and state.draws[..., 0].max() < 4.5
+
+
+def test_lost_particles_become_copies_of_others() -> None:
+    density = OfOne(Shifted(np.array([0.1, 0.1])), None)
+    state = start()
+    while state.stage != "adapting":
+        state = corrected.advance(density, state, 0, 100.0)
+    assert state.moves is not None
+    values = np.array(state.moves.values)
+    values[3] -= 1e6
+    far = dataclasses.replace(state, moves=state.moves._replace(values=values))
+    moved, lost = corrected._replace_lost(far.moves, 30.0)
+    assert lost.tolist() == [i == 3 for i in range(20)]
+    assert any(np.array_equal(moved.positions[3], moved.positions[i])
+               for i in range(20) if i != 3)  # fmt: skip
+
+
+def test_nowhere_finite_is_said() -> None:
+    density = OfOne(Shifted(np.array([1.0, 1.0]), wall=-1e9), None)
+    with pytest.raises(FloatingPointError, match="no particle has a finite"):
+        run(density, start(), 100.0)
+
+
+def test_a_density_on_the_host_gives_the_same() -> None:
+    compiled = OfOne(Banana(), None)
+
+    class OnHost:
+        compiled = False
+
+        def __call__(self, positions: Array) -> tuple[Array, Array]:
+            x, y = np.asarray(positions).T
+            gap = y - 0.25 * x**2
+            values = -0.5 * (x / 2.0) ** 2 - 0.5 * gap**2
+            scores = np.stack([-x / 4.0 + 0.5 * x * gap, -gap], axis=1)
+            return jnp.asarray(values), jnp.asarray(scores)
+
+    one, two = run(compiled, start(), 100.0), run(OnHost(), start(), 100.0)  # type: ignore[arg-type]
+    np.testing.assert_allclose(one.draws[0], two.draws[0], rtol=1e-6)
+    assert two.effective_size() >= 100.0
