@@ -570,13 +570,13 @@ def test_the_step_finds_its_acceptance(times: float, num: int) -> None:
         frozen, infos, _ = moves.run(
             density, moves.freeze(state), 25, 1, adapting=False
         )
-        assert 0.78 < infos.acceptance.mean() < 0.98
+        assert 0.65 < infos.acceptance.mean() < 0.95
         assert 0.1 < infos.step[0] < 1.6
         # and again after a change of metric by a factor of 100
         state = moves.with_metric(frozen, 100.0 * start)
         state, _, _ = moves.run(density, state, num, 2, adapting=True)
         _, infos, _ = moves.run(density, moves.freeze(state), 25, 3, adapting=False)
-        assert 0.78 < infos.acceptance.mean() < 0.98
+        assert 0.65 < infos.acceptance.mean() < 0.95
 
 
 @pytest.mark.parametrize("step", [0.01, 0.4, 50.0])
@@ -591,7 +591,7 @@ def test_the_search_ends_with_the_largest_good_step_tried(step: float) -> None:
     def is_good(step: float) -> bool:
         end = fly(bent(), z, randomness.momenta, step * randomness.jitter, F, 1)
         gain = before.energy() - end.energy()
-        return float(jnp.mean(jnp.exp(jnp.minimum(gain, 0.0)))) > 0.9
+        return float(jnp.mean(jnp.exp(jnp.minimum(gain, 0.0)))) > 0.8
 
     found = float(np.exp(new.first_log_step))
     assert is_good(found) and not is_good(2.0 * found)
@@ -608,7 +608,7 @@ def test_adaptation_is_dual_averaging() -> None:
     # by hand: x = first - 4 sqrt(t) mean error, errors weighted by 1 / (t + 3)
     first, error, averaged = np.log(infos.step[0]), 0.0, np.nan
     for t in range(1, 8):
-        error += (0.9 - infos.acceptance[t - 1] - error) / (t + 3)
+        error += (0.8 - infos.acceptance[t - 1] - error) / (t + 3)
         log_step = first - 4.0 * np.sqrt(t) * error
         np.testing.assert_allclose(np.log(infos.step[t]), log_step, rtol=1e-10)
         averaged = log_step if t == 1 else averaged + t**-0.75 * (log_step - averaged)

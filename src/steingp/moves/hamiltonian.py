@@ -18,9 +18,8 @@ TRAJECTORY = 1.75
 """Length of a trajectory in the metric's units. A quarter turn of a Gaussian is pi/2; a
 metric from few draws leaves some directions longer, for which a little more is better."""
 MOST_LEAPFROGS = 12
-ACCEPTANCE = 0.9
-"""What the step is adapted to. On a bent density 0.8 costs as much per effective draw
-and enters the tails, where curvature is higher, too rarely."""
+ACCEPTANCE = 0.8
+"""What the step is adapted to."""
 _JITTER = 0.2  # a particle's step is within this fraction of the common one
 
 # Dual averaging (Nesterov 2009; Hoffman and Gelman 2014, section 3.2.1). Theirs is for
@@ -114,7 +113,7 @@ def sweep(
         value_and_score: positions (J, d) to log densities (J,) and scores (J, d).
         state: from `init` or an earlier sweep.
         keys: one per particle: permuted with the particles, they permute the result.
-        adapting: whether the step is adapted afterwards, to an acceptance of 0.9. If
+        adapting: whether the step is adapted afterwards, to an acceptance of 0.8. If
             not, no particle's move depends on where the others are.
         compiled: False for a `value_and_score` that JAX cannot compile, such as one
             that reads blocks of data from a disk; the loop is then Python's. True is
@@ -274,7 +273,7 @@ def _acceptance(start: _Flight, end: _Flight) -> Float[Array, " J"]:
 
 
 def _search(trip: _Trip, start: _Flight, acceptance: Float[Array, ""]) -> _Trip:
-    """Back to the start with twice or half the step, until acceptance crosses 0.9.
+    """Back to the start with twice or half the step, until acceptance crosses 0.8.
 
     It ends with the largest step tried of which one leapfrog is accepted often enough.
     """
