@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 INTEROP := .venv-interop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-interop real-data clean
+.PHONY: help demo test check format test-interop real-data evaluate clean
 
 help:
 	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
 	@echo "make test          run the tests"
 	@echo "make check         lint and type-check"
 	@echo "make test-interop  test GPflow kernels in an environment of their own"
+	@echo "make evaluate      compare the default fit with NUTS and grids (needs STEINGP_DATA)"
 	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
 
 demo: $(VENV)/installed
@@ -35,6 +36,11 @@ test-interop: $(INTEROP)/installed
 
 real-data: $(VENV)/installed
 	$(BIN)/python benchmarks/real_data.py
+
+evaluate: $(VENV)/installed
+	$(BIN)/python benchmarks/evaluate.py
+	$(BIN)/python benchmarks/evaluate.py machine servo concreteslump --cost
+	$(BIN)/python benchmarks/evaluate.py --page
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -79,7 +79,7 @@ class State:
     optimiser: Any
     moves: MoveState | None
     draws: Float[np.ndarray, "sweeps J d"]
-    """Of the window while adapting, all that are kept while collecting."""
+    """Of the last windows while adapting, all that are kept while collecting."""
     values: Float[np.ndarray, "sweeps J"]
     """Log densities of `draws`."""
     previous: float
@@ -295,27 +295,34 @@ def _sweep(density: Density, state: State, seed: int, adapting: bool) -> State:
 
 
 def _adapt(state: State) -> State:
-    if state.sweeps < SWEEPS_PER_WINDOW:
+    # the metric is that of the last two windows
+    if state.sweeps < SWEEPS_PER_WINDOW * (1 if state.looks == 0 else 2):
         return state
     assert state.moves is not None
     d = state.moves.positions.shape[1]
     sd = np.sqrt(d / 2.0)  # of the log density of a Gaussian
-    value, looks = float(np.mean(state.values)), state.looks + 1
+    value = float(np.mean(state.values[-SWEEPS_PER_WINDOW:]))
+    looks = state.looks + 1
     particles, lost = _replace_lost(state.moves, _LOST + 6.0 * sd)
     drawn = state.draws[:, ~lost]
     steady = value - state.previous < 0.4 * sd and not lost.any()
     steady = steady and looks >= FEWEST_WINDOWS
-    empty = {"draws": state.draws[:0], "values": state.values[:0]}
     state = dataclasses.replace(
         state,
         looks=looks,
         previous=value,
         num_replaced=state.num_replaced + int(lost.sum()),
-        **empty,
+        draws=state.draws[-SWEEPS_PER_WINDOW:],
+        values=state.values[-SWEEPS_PER_WINDOW:],
     )
     if steady or looks >= MOST_WINDOWS:
         return dataclasses.replace(
-            state, stage="collecting", moves=moves.freeze(particles), looks=0
+            state,
+            stage="collecting",
+            moves=moves.freeze(particles),
+            draws=state.draws[:0],
+            values=state.values[:0],
+            looks=0,
         )
     return dataclasses.replace(state, moves=moves.with_metric(particles, drawn))
 

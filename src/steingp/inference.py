@@ -66,8 +66,8 @@ def fit(
         model: a `SteinGP`.
         num_particles: J, particles that move at the same time.
         effective_size: how many independent draws the result must be worth, for the mean
-            and the spread of every hyperparameter. By default 1000 up to 100 rows (or
-            inducing points), 400 above.
+            and the spread of every hyperparameter. By default 1000 for up to three of
+            them, 400 for more.
         num_steps: for models with batches or with `latents="joint"`; 1000 by default.
         full_pass: see above.
         seed: same seed, same result.
@@ -196,12 +196,11 @@ class Fit:
         if effective_size is not None and not effective_size > 0:
             raise ValueError(f"effective_size must be positive; got {effective_size}.")
         self.model, self.seed = model, seed
-        self.wanted = effective_size or (1000.0 if model.matrix_size <= 100 else 400.0)
         self._density = _Flat(model.target.normalised())
         self._data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
         free = model.target.specification.hyperparameters.free
         d = sum(int(np.prod(p.shape)) for p in free)
-        # at least two particles per dimension would be wasteful: windows are pooled
+        self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
         self.state: State = corrected.init(start)
         self.seconds = 0.0
