@@ -64,7 +64,7 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 
 REMARKS = """The fits on the GPU shared it with eleven others, and ran before predictions
 used more than 200 draws, before the default effective size became 400 for more than three
-hyperparameters (it was 1000 up to 200 rows), and before the metric was that of two windows.
+hyperparameters (it was 1000 up to 200 rows).
 So did the costs on the GPU. Costs were measured one problem at a time."""
 
 

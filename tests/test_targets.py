@@ -53,8 +53,8 @@ def particle_of(model: SteinGP, seed: int = 0) -> dict[str, jax.Array]:
 KINDS: dict[str, dict[str, Any]] = {
     "marginal": {},
     "whitened": {"latents": "joint"},
-    "sparse": {"inducing": X[:6]},
-    "minibatched": {"inducing": X[:6], "batch_size": 10},
+    "sparse": {"inducing": X[:6], "latents": "joint"},
+    "minibatched": {"inducing": X[:6], "batch_size": 10, "latents": "joint"},
 }
 
 
@@ -159,7 +159,7 @@ def test_whitened_with_nu_integrated_out_is_marginal() -> None:
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_sparse_at_the_rows_is_whitened(name: str) -> None:
     dense = model_of(name, jitter=1e-10, latents="joint")
-    sparse = model_of(name, jitter=1e-10, inducing=X)
+    sparse = model_of(name, jitter=1e-10, inducing=X, latents="joint")
     z = particle_of(dense, seed=4)
     np.testing.assert_allclose(
         sparse.target(z, batch_of(sparse)), dense.target(z, batch_of(dense)), rtol=1e-6
@@ -183,7 +183,7 @@ def test_sparse_at_the_rows_is_whitened(name: str) -> None:
 def test_sparse_gaussian_at_the_rows_is_the_dense_marginal() -> None:
     # u integrated out by the same quadratic, at Z = X: log p(y | theta) to 1e-6
     dense = model_of("Gaussian", jitter=1e-10)
-    sparse = model_of("Gaussian", jitter=1e-10, inducing=X)
+    sparse = model_of("Gaussian", jitter=1e-10, inducing=X, latents="joint")
     z = particle_of(sparse, seed=5)
     theta = {name: value for name, value in z.items() if name != "nu"}
 
@@ -201,8 +201,8 @@ def test_sparse_gaussian_at_the_rows_is_the_dense_marginal() -> None:
 
 @pytest.mark.parametrize("name", ["Gaussian", "Bernoulli", "Poisson"])
 def test_an_epoch_of_equal_batches_averages_to_the_full_score(name: str) -> None:
-    full = model_of(name, inducing=X[:6])
-    small = model_of(name, inducing=X[:6], batch_size=5)
+    full = model_of(name, inducing=X[:6], latents="joint")
+    small = model_of(name, inducing=X[:6], batch_size=5, latents="joint")
     z = particle_of(full, seed=6)
     score = jax.jit(jax.grad(full.target))
     batches = small.batches()
@@ -215,7 +215,7 @@ def test_an_epoch_of_equal_batches_averages_to_the_full_score(name: str) -> None
 
 
 def test_masked_rows_do_not_count() -> None:
-    model = model_of("Poisson", inducing=X[:6])
+    model = model_of("Poisson", inducing=X[:6], latents="joint")
     z = particle_of(model, seed=7)
     some = data.Batch(*(column[:9] for column in batch_of(model)))
     padded = data._pad(*(np.asarray(c) for c in some[:3]), size=14)
@@ -244,7 +244,9 @@ def test_white_noise_stays_out_of_the_inducing_points() -> None:
     # u is the smooth part of f: at Z = X the sparse model with a White part knows u and
     # has White's variance left at every row
     kernel = kernels.Matern52(fixed(1.0), fixed(1.0)) + kernels.White(fixed(0.2))
-    model = SteinGP((X, Y["Poisson"]), kernel, LIKELIHOODS["Poisson"], inducing=X)
+    model = SteinGP(
+        (X, Y["Poisson"]), kernel, LIKELIHOODS["Poisson"], inducing=X, latents="joint"
+    )
     theta = {"nu": jnp.zeros(25)}
     known = model.target.condition(theta, batch_of(model))
     _, variance = targets.marginals(

@@ -113,7 +113,7 @@ def normalising(
     if base.event_shape:
         return bijector
     if isinstance(base, dist.Exponential):
-        return NormalToExponential(base.rate, floor)
+        return NormalToExponential(np.asarray(base.rate, float), floor)
     with jax.enable_x64(True):
         return _fit_spline(prior, base, bijector, floor) or bijector
 
@@ -123,9 +123,9 @@ def _fit_spline(
 ) -> NormalToAny | None:
     """A spline from z to t, where theta = outer(t); None if it does not rise."""
     lower = getattr(base.support, "lower_bound", None)
-    half_line = lower is not None and getattr(base.support, "upper_bound", None) is None
     outer = bijector
-    if half_line:  # logarithms: quantiles of positive things span magnitudes
+    if lower is not None and getattr(base.support, "upper_bound", None) is None:
+        # logarithms: quantiles of positive things span magnitudes
         outer = dist.transforms.ComposeTransform(
             [ExpTransform(), dist.transforms.AffineTransform(lower + floor, 1.0)]
         )

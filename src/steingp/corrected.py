@@ -36,9 +36,14 @@ STAGES = ("SVGD", "adapting", "collecting", "done")
 
 STEP = 0.1
 """Of Adam in the SVGD stage; a prior's sd is 1."""
-STEPS_PER_LOOK, MOST_STEPS, SVGD_RISE = 10, 150, 0.1
+STEPS_PER_LOOK, MOST_STEPS = 10, 150
+"""Of SVGD, between looks at the mean log density, and in all."""
+RISE = 0.1
+"""SVGD goes on while the mean log density rises by this per dimension between looks."""
 SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
+"""Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
+"""Of the collecting stage: before the first look, between looks at least, and in all."""
 _LOST = 10.0
 """Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
 
@@ -223,7 +228,7 @@ def _descend(density: Density, state: State) -> State:
         num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
     )
     risen = np.mean(means[-3:]) - np.mean(means[:3])
-    if risen > SVGD_RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
+    if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
     values, scores = evaluate(density, positions)
     healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
@@ -295,8 +300,9 @@ def _sweep(density: Density, state: State, seed: int, adapting: bool) -> State:
 
 
 def _adapt(state: State) -> State:
-    # the metric is that of the last two windows
-    if state.sweeps < SWEEPS_PER_WINDOW * (1 if state.looks == 0 else 2):
+    # the metric is that of the last two windows, without the first, which starts from
+    # SVGD's too narrow particles
+    if state.sweeps < SWEEPS_PER_WINDOW * (1 if state.looks < 2 else 2):
         return state
     assert state.moves is not None
     d = state.moves.positions.shape[1]
@@ -312,8 +318,8 @@ def _adapt(state: State) -> State:
         looks=looks,
         previous=value,
         num_replaced=state.num_replaced + int(lost.sum()),
-        draws=state.draws[-SWEEPS_PER_WINDOW:],
-        values=state.values[-SWEEPS_PER_WINDOW:],
+        draws=state.draws[-SWEEPS_PER_WINDOW:] if looks > 1 else state.draws[:0],
+        values=state.values[-SWEEPS_PER_WINDOW:] if looks > 1 else state.values[:0],
     )
     if steady or looks >= MOST_WINDOWS:
         return dataclasses.replace(

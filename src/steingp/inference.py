@@ -364,7 +364,8 @@ class Fit:
         if stage != "done":
             return f"stopped while {stage}"
         size = self.state.effective_size()
-        return f"SVGD and corrected moves, worth {size:.0f} independent draws"
+        short = f" of the {self.wanted:.0f} asked for" if size < self.wanted else ""
+        return f"SVGD and corrected moves, worth {size:.0f} independent draws{short}"
 
     # --- files --------------------------------------------------------------------------
 
