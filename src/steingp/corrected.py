@@ -44,6 +44,10 @@ SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 """Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
+_NOWHERE = (
+    "no particle has a finite log density. Standardise the data, or use tighter priors or "
+    "more jitter."
+)
 _LOST = 10.0
 """Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
 
@@ -88,7 +92,7 @@ class State:
     values: Float[np.ndarray, "sweeps J"]
     """Log densities of `draws`."""
     previous: float
-    """Mean log density at the last look, while SVGD or adapting goes on."""
+    """Mean log density of the window before, while adapting."""
     looks: int
     """Looks in this stage so far."""
     next_look: int
@@ -216,10 +220,7 @@ def _descend(density: Density, state: State) -> State:
         )
         means.append(mean)
     if not np.isfinite(means[-1]):
-        raise FloatingPointError(
-            "no particle has a finite log density. Standardise the data, or use tighter "
-            "priors or more jitter."
-        )
+        raise FloatingPointError(_NOWHERE)
     state = dataclasses.replace(
         state,
         particles=positions,
@@ -232,6 +233,8 @@ def _descend(density: Density, state: State) -> State:
         return state
     values, scores = evaluate(density, positions)
     healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
+    if not healthy.any():
+        raise FloatingPointError(_NOWHERE)
     source = np.where(healthy, np.arange(J), np.flatnonzero(healthy)[0])
     start = positions[source], values[source], scores[source]
     return dataclasses.replace(

@@ -378,7 +378,6 @@ class Collapsed(Target):
 
     def _solve(self, prior: Prior, data: _Data) -> Solution:
         prior, data = stop_gradient((prior, data))
-        ones = jnp.ones_like(data.y)
         diagonal = (
             jnp.diagonal(prior.K)
             if isinstance(prior, _Rows)
@@ -386,10 +385,10 @@ class Collapsed(Target):
         )
         own = data.tilted(jnp.zeros_like(data.y), diagonal)
         given = jnp.any(jnp.asarray(self.start.tau) != 0.0)
-        # a row's own curvature may be negative: only where many rows agree is that kept
+        # B is positive for any theta where no tau is negative
         start = Sites(
             jnp.where(given, jnp.maximum(self.start.tau, 0.0), own.tau),
-            jnp.where(given, self.start.nu, own.nu) * ones,
+            jnp.where(given, self.start.nu, own.nu),
         )
         return stop_gradient(solve(prior, RULES[self.rule], data, start))
 
