@@ -302,7 +302,7 @@ def test_in_a_frozen_sweep_nothing_depends_on_the_other_particles() -> None:
         scores=np.concatenate([frozen.scores[:2], fresh.scores[2:]]),
     )
     for _ in range(5):
-        keys = moves.sweep_keys(3, frozen)
+        keys = moves.sweep_keys(3, frozen, 1)[0]
         frozen, info = moves.jitted_sweep(bent(), frozen, keys, adapting=False)
         others, other = moves.jitted_sweep(bent(), others, keys, adapting=False)
         np.testing.assert_array_equal(frozen.positions[:2], others.positions[:2])

@@ -27,7 +27,7 @@ from jax import Array
 from jaxtyping import Float
 
 from steingp import moves, svgd
-from steingp.moves import MoveInfo, MoveState
+from steingp.moves import MoveState, Swept
 from steingp.precision import float64, to_numpy
 from steingp.stein import RBF, phi
 from steingp.weights import Mixing, mixing
@@ -85,6 +85,8 @@ class State:
     stage: str
     particles: Float[np.ndarray, "J d"]
     """Where SVGD brought them."""
+    scored: tuple[Float[np.ndarray, " J"], Float[np.ndarray, "J d"]]
+    """Their log densities and scores; NaN before the first evaluation."""
     optimiser: Any
     moves: MoveState | None
     draws: Float[np.ndarray, "sweeps J d"]
@@ -126,6 +128,7 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
     return State(
         stage=STAGES[0],
         particles=positions,
+        scored=(np.full(J, np.nan), np.full((J, d), np.nan)),
         optimiser=float64(lambda: to_numpy(svgd.adam(STEP).init(positions)))(),
         moves=None,
         draws=np.zeros((0, J, d)),
@@ -140,21 +143,28 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
 
 
 @float64
-def advance(density: Density, state: State, seed: int, wanted: float) -> State:
-    """One unit of work: some SVGD steps, or one sweep; and the stage that follows.
+def advance(
+    density: Density, state: State, seed: int, wanted: float, num_sweeps: int = 1
+) -> State:
+    """One unit of work: some SVGD steps, or sweeps; and the stage that follows.
 
     Args:
         density: the same at every call of a stage.
         seed: with the number of sweeps, it makes the random numbers: a run that is
             taken up again from a state goes on as if never stopped.
         wanted: the effective size at which collecting ends.
+        num_sweeps: at once, 1 or `SWEEPS_PER_WINDOW`. The result is the same; fewer
+            calls are faster, shorter ones can be interrupted sooner. A density that is
+            not compiled makes one at a time.
     """
+    if num_sweeps not in (1, SWEEPS_PER_WINDOW):
+        raise ValueError(f"num_sweeps must be 1 or {SWEEPS_PER_WINDOW}; got {num_sweeps}.")
     if state.stage == "SVGD":
         return _descend(density, state)
     if state.stage == "adapting":
-        return _adapt(_sweep(density, state, seed, adapting=True))
+        return _adapt(_sweep(density, state, seed, num_sweeps, adapting=True))
     if state.stage == "collecting":
-        return _look(_sweep(density, state, seed, adapting=False), wanted)
+        return _look(_sweep(density, state, seed, num_sweeps, adapting=False), wanted)
     return state
 
 
@@ -169,6 +179,7 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
     arrays |= {f"trace.{name}": a for name, a in state.trace.items()}
     for name in ("stage", "particles", "draws", "values", *_SCALARS):
         arrays[name] = np.asarray(getattr(state, name))
+    arrays["scored.values"], arrays["scored.scores"] = state.scored
     return arrays
 
 
@@ -198,6 +209,7 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
         optimiser=jax.tree.unflatten(structure, optimiser),
         moves=MoveState(**moved) if moved else None,
         trace=part("trace"),
+        scored=(part("scored")["values"], part("scored")["scores"]),
         **{name: np.asarray(arrays[name]) for name in ("particles", "draws", "values")},
         **{name: np.asarray(arrays[name]).item() for name in _SCALARS},
     )
@@ -210,20 +222,17 @@ _SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
 
 
 def _descend(density: Density, state: State) -> State:
-    positions, optimiser = state.particles, state.optimiser
-    J, d = positions.shape
-    means = []
-    for _ in range(STEPS_PER_LOOK):
-        values, scores = evaluate(density, positions)
-        positions, optimiser, mean = to_numpy(
-            _svgd_step(positions, values, scores, optimiser)
-        )
-        means.append(mean)
+    J, d = state.particles.shape
+    run = _steps_compiled if density.compiled else _steps
+    (positions, scored, optimiser), means = to_numpy(
+        run(density, (state.particles, state.scored, state.optimiser))
+    )
     if not np.isfinite(means[-1]):
         raise FloatingPointError(_NOWHERE)
     state = dataclasses.replace(
         state,
         particles=positions,
+        scored=scored,
         optimiser=optimiser,
         looks=state.looks + 1,
         num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
@@ -231,73 +240,99 @@ def _descend(density: Density, state: State) -> State:
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    values, scores = evaluate(density, positions)
-    healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
-    if not healthy.any():
-        raise FloatingPointError(_NOWHERE)
+    healthy = np.asarray(_healthy(*scored))
     source = np.where(healthy, np.arange(J), np.flatnonzero(healthy)[0])
-    start = positions[source], values[source], scores[source]
     return dataclasses.replace(
         state,
         stage="adapting",
-        moves=moves.start(*start),
+        moves=moves.start(positions[source], scored[0][source], scored[1][source]),
         previous=-np.inf,
         looks=0,
-        num_gradients=state.num_gradients + J,
         num_replaced=int(np.sum(~healthy)),
     )
 
 
-@eqx.filter_jit
-def _svgd_step(
-    positions: Any, values: Any, scores: Any, optimiser: Any
-) -> tuple[Array, Any, Array]:
-    """Along phi by Adam; a particle without a finite score is carried by the others."""
-    positions, values, scores = map(jnp.asarray, (positions, values, scores))
-    healthy = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
-    direction = phi(RBF(), positions, jnp.where(healthy[:, None], scores, 0.0))
-    update, optimiser = svgd.adam(STEP).update(-direction, optimiser, positions)
-    mean = jnp.mean(values, where=healthy)
-    return positions + jnp.asarray(update), optimiser, mean
+_Descent = tuple[Any, tuple[Any, Any], Any]
+"""Positions, their log densities and scores, and the optimiser's state."""
 
 
 @eqx.filter_jit
-def _evaluate_compiled(density: Density, positions: Array) -> tuple[Array, Array]:
-    return density(positions)
+def _steps_compiled(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
+    descent = jax.tree.map(jnp.asarray, descent)
+    return jax.lax.scan(
+        lambda descent, _: _step(density, descent), descent, length=STEPS_PER_LOOK
+    )
 
 
-@float64
-def evaluate(
-    density: Density, positions: Float[np.ndarray, "J d"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log densities (J,) and scores (J, d)."""
-    call = _evaluate_compiled if density.compiled else (lambda d, p: d(p))
-    return to_numpy(call(density, jnp.asarray(positions)))
+def _steps(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
+    means = []
+    for _ in range(STEPS_PER_LOOK):
+        descent, mean = _step(density, descent)
+        means.append(mean)
+    return descent, jnp.stack(means)
 
 
-def _sweep(density: Density, state: State, seed: int, adapting: bool) -> State:
+def _step(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
+    """One SVGD step, the scores where it leads, and the mean log density there."""
+    positions, optimiser = _along_phi(*descent)
+    scored = density(positions)
+    values, scores = (jnp.asarray(part, float) for part in scored)
+    mean = jnp.mean(values, where=_healthy(values, scores))
+    return (positions, (values, scores), optimiser), mean
+
+
+@eqx.filter_jit
+def _along_phi(
+    positions: Array, scored: tuple[Array, Array], optimiser: Any
+) -> tuple[Array, Any]:
+    """Along phi by Adam; a particle without a finite score is carried by the others.
+
+    Where none has any, as before the first evaluation, all stay.
+    """
+    healthy = _healthy(*scored)
+    direction = phi(RBF(), positions, jnp.where(healthy[:, None], scored[1], 0.0))
+    update, new = svgd.adam(STEP).update(-direction, optimiser, positions)
+    moved = jnp.asarray(positions) + jnp.asarray(update)
+    return jax.tree.map(
+        lambda new, old: jnp.where(healthy.any(), new, old),
+        (moved, new),
+        (positions, optimiser),
+    )
+
+
+def _healthy(values: Any, scores: Any) -> Array:
+    return jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
+
+
+def _sweep(
+    density: Density, state: State, seed: int, num_sweeps: int, adapting: bool
+) -> State:
     assert state.moves is not None
-    keys = moves.sweep_keys(seed, state.moves)
     if density.compiled:
-        new, info = moves.jitted_sweep(density, state.moves, keys, adapting=adapting)
+        keys = moves.sweep_keys(seed, state.moves, num_sweeps)
+        done = moves.jitted_sweeps(density, state.moves, keys, adapting=adapting)
+        new, swept = jax.device_get(done)
     else:
-        new, info = moves.sweep(
+        keys = moves.sweep_keys(seed, state.moves, 1)[0]
+        done = moves.sweep(
             density, state.moves, keys, adapting=adapting, compiled=False
         )
-    new = MoveState(*(np.asarray(part) for part in new))
-    info = MoveInfo(*(np.asarray(part) for part in info))
+        new, info = to_numpy(done)
+        swept = jax.tree.map(
+            lambda part: part[None], Swept(info, new.positions, new.values)
+        )
     J = len(new.values)
     empty = np.zeros(0)
     trace = {
-        name: np.append(state.trace.get(name, empty), getattr(info, name))
-        for name in info._fields
+        name: np.append(state.trace.get(name, empty), getattr(swept.info, name))
+        for name in swept.info._fields
     }
     return dataclasses.replace(
         state,
         moves=new,
-        draws=np.concatenate([state.draws, new.positions[None]]),
-        values=np.concatenate([state.values, new.values[None]]),
-        num_gradients=state.num_gradients + J * int(info.num_gradients),
+        draws=np.concatenate([state.draws, swept.positions]),
+        values=np.concatenate([state.values, swept.values]),
+        num_gradients=state.num_gradients + J * int(np.sum(swept.info.num_gradients)),
         trace=trace,
     )
 

@@ -36,6 +36,9 @@ _PAIRS = 64
 _MOST_WEIGHED = 500
 """Draws that are weighted, where weights are needed: each costs a gradient or two."""
 
+_QUICK = 3e7
+"""Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
+
 
 def fit(
     model: SteinGP,
@@ -204,6 +207,10 @@ class Fit:
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
         self.state: State = corrected.init(start)
         self.seconds = 0.0
+        on_cpu = jax.default_backend() == "cpu"
+        work = model.num_data * model.matrix_size**2  # flops of a gradient, about
+        quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
+        self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
 
     def run(
         self,
@@ -238,7 +245,9 @@ class Fit:
     def _advance(self) -> None:
         density = self._scored()
         before = self.state.stage
-        self.state = corrected.advance(density, self.state, self.seed, self.wanted)
+        self.state = corrected.advance(
+            density, self.state, self.seed, self.wanted, self._sweeps_at_once
+        )
         if self.state.stage != before and self.state.stage != "done":
             self._begin_inner_iterations_here()
 

@@ -137,13 +137,14 @@ def sweep(
 
 
 @partial(jax.jit, static_argnums=1)
-def draw_randomness(keys: Key[Array, " J"], d: int) -> Randomness:
-    """All that is random in a sweep, each particle's from its own key."""
+def draw_randomness(keys: Key[Array, "*sweeps J"], d: int) -> Randomness:
+    """All that is random in a sweep or some, each particle's from its own key."""
     # one call, since it is what takes longest to compile
-    normal = jax.vmap(lambda key: jax.random.normal(key, (d + 2,)))(keys)
-    uniform = ndtr(normal[:, d:])
-    jitter = 1.0 + _JITTER * (2.0 * uniform[:, 0] - 1.0)
-    return Randomness(normal[:, :d], jitter, jnp.log(uniform[:, 1]))
+    normal = jax.vmap(lambda key: jax.random.normal(key, (d + 2,)))(keys.ravel())
+    normal = normal.reshape(*keys.shape, d + 2)
+    uniform = ndtr(normal[..., d:])
+    jitter = 1.0 + _JITTER * (2.0 * uniform[..., 0] - 1.0)
+    return Randomness(normal[..., :d], jitter, jnp.log(uniform[..., 1]))
 
 
 def move(

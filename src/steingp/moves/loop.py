@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,16 +19,64 @@ from steingp.precision import float64, to_numpy
 
 
 @eqx.filter_jit
-def _move_compiled(
+def _moves_compiled(
     value_and_score: ValueAndScore,
     state: MoveState,
     randomness: Randomness,
     adapting: Array,
-) -> tuple[MoveState, MoveInfo]:
-    return move(value_and_score, state, randomness, adapting, compiled=True)
+) -> tuple[MoveState, tuple[MoveInfo, Array, Array]]:
+    """One sweep after the other, as many as `randomness` has been drawn for."""
+
+    def one(state: MoveState, randomness: Randomness) -> tuple[MoveState, Any]:
+        state, info = move(value_and_score, state, randomness, adapting, compiled=True)
+        return state, (info, state.positions, state.values)
+
+    return jax.lax.scan(one, MoveState(*map(jnp.asarray, state)), randomness)
+
+
+class Swept(NamedTuple):
+    """What some sweeps gave, one entry per sweep."""
+
+    info: MoveInfo
+    positions: Float[Any, "sweeps J d"]
+    values: Float[Any, "sweeps J"]
 
 
 @float64
+def jitted_sweeps(
+    value_and_score: ValueAndScore,
+    state: MoveState,
+    keys: Key[Array, "sweeps J"],
+    *,
+    adapting: bool,
+) -> tuple[MoveState, Swept]:
+    """Sweeps in one call, compiled once for adapting and frozen ones of equal shapes.
+
+    Args:
+        value_and_score: a pytree such as an `eqx.Module`; what it holds may change
+            without another compilation.
+        keys: from `sweep_keys`, a row per sweep.
+
+    Returns:
+        The last state, and what every sweep gave.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> normal = lambda z: (-0.5 * (z**2).sum(axis=1), -z)
+        >>> state = moves.init(normal, np.eye(3))
+        >>> keys = moves.sweep_keys(0, state, 4)
+        >>> state, swept = moves.jitted_sweeps(normal, state, keys, adapting=True)
+        >>> int(state.sweep), swept.positions.shape
+        (4, (4, 3, 3))
+    """
+    randomness = draw_randomness(keys, np.shape(state.positions)[1])
+    new, swept = _moves_compiled(
+        value_and_score, state, randomness, jnp.asarray(adapting)
+    )
+    return new, Swept(*swept)
+
+
 def jitted_sweep(
     value_and_score: ValueAndScore,
     state: MoveState,
@@ -34,39 +84,48 @@ def jitted_sweep(
     *,
     adapting: bool,
 ) -> tuple[MoveState, MoveInfo]:
-    """`sweep`, compiled once for adapting and frozen sweeps of equal shapes.
-
-    Args:
-        value_and_score: a pytree such as an `eqx.Module`; what it holds may change
-            without another compilation.
+    """`jitted_sweeps` with one sweep.
 
     Example:
         >>> import jax, numpy as np
         >>> from steingp import moves
         >>> normal = lambda z: (-0.5 * (z**2).sum(axis=1), -z)
         >>> state = moves.init(normal, np.eye(3))
-        >>> keys = moves.sweep_keys(jax.random.key(0), state)
+        >>> keys = jax.random.split(jax.random.key(0), 3)
         >>> state, info = moves.jitted_sweep(normal, state, keys, adapting=True)
         >>> int(state.sweep)
         1
     """
-    randomness = draw_randomness(keys, np.shape(state.positions)[1])
-    return _move_compiled(value_and_score, state, randomness, jnp.asarray(adapting))
+    new, swept = jitted_sweeps(value_and_score, state, keys[None], adapting=adapting)
+    return new, MoveInfo(*(part[0] for part in swept.info))
 
 
-def sweep_keys(key: Key[Array, ""] | int, state: MoveState) -> Key[Array, " J"]:
-    """One key per particle for the next sweep, made of `key` and the sweep's number.
+def sweep_keys(
+    key: Key[Array, ""] | int, state: MoveState, num_sweeps: int
+) -> Key[Array, "sweeps J"]:
+    """One key per particle for each of the next sweeps.
+
+    They are made of `key` and the number of the sweep, so it does not matter how many
+    sweeps are made at once.
 
     Example:
         >>> import numpy as np
         >>> from steingp import moves
         >>> state = moves.init(lambda z: (-0.5 * (z**2).sum(axis=1), -z), np.eye(3))
-        >>> moves.sweep_keys(0, state).shape
-        (3,)
+        >>> moves.sweep_keys(0, state, 2).shape
+        (2, 3)
     """
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key))
-    return jax.random.split(jax.random.fold_in(key, state.sweep), len(state.values))
+    return _sweep_keys(key, state.sweep, num_sweeps, len(state.values))
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _sweep_keys(key: Array, first: Array, num_sweeps: int, J: int) -> Array:
+    def of_one(number: Array) -> Array:
+        return jax.random.split(jax.random.fold_in(key, number), J)
+
+    return jax.vmap(of_one)(first + jnp.arange(num_sweeps))
 
 
 @float64
@@ -113,7 +172,7 @@ def run(
     state = to_numpy(state)
     try:
         for _ in range(num_sweeps):
-            keys = sweep_keys(key, state)
+            keys = sweep_keys(key, state, 1)[0]
             if compiled:
                 new = jitted_sweep(value_and_score, state, keys, adapting=adapting)
             else:
