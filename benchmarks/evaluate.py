@@ -56,7 +56,8 @@ def evaluate(
             key: value
             for key, value in posterior.report._asdict().items()
             if key in ("effective_size", "rhat", "num_gradients", "pareto_k", "weighted",
-                       "acceptance", "num_replaced", "num_sweeps", "stage")
+                       "acceptance", "num_replaced", "num_sweeps", "stage",
+                       "num_particles")
         }  # fmt: skip
     else:
         line["num_gradients"] = 20 * 1000
@@ -106,11 +107,10 @@ def test_score(posterior: sg.Posterior, problem: Problem) -> tuple[float, float]
         return whole, float("nan")
     # the particles are the fastest index of the draws: groups of whole particles
     rows = []
-    num_particles = 20 if posterior.num_draws % 20 == 0 else 1
-    particle = np.arange(posterior.num_draws) % num_particles
-    group = particle % GROUPS if num_particles > 1 else (
-        np.arange(posterior.num_draws) * GROUPS // posterior.num_draws
-    )  # fmt: skip
+    report = posterior.report
+    assert report is not None
+    particle = np.arange(posterior.num_draws) % report.num_particles
+    group = particle * GROUPS // report.num_particles
     for g in range(GROUPS):
         rows.append(posterior.subset(group == g).predict_y(X, max_draws=60).log_prob(y))
     by_group = np.stack(rows)
@@ -138,8 +138,10 @@ def compare(
         "mean_error": ((mean - reference.mean) / reference.sd).tolist(),
         "sd_ratio": (sd / reference.sd).tolist(),
     }
-    if len(table) >= 80 and len(table) % 20 == 0:
-        chains = table.reshape(-1, 20, len(mean))
+    report = posterior.report
+    num_particles = 0 if report is None else report.num_particles
+    if num_particles and len(table) >= 4 * num_particles:
+        chains = table.reshape(-1, num_particles, len(mean))
         worth = mixing(chains)
         squares = (table - table.mean(axis=0)) ** 2
         relative = squares.std(axis=0) / (2 * table.var(axis=0))
@@ -158,6 +160,33 @@ def compare(
             "log_density_monte_carlo_error"
         ]
     return line
+
+
+def known_hyperparameters(rows: int = 100, num_steps: int = 1000) -> dict[str, Any]:
+    """f's variance at the rows of a Gaussian model, beside the exact one."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-3.0, 3.0, (rows, 1)), axis=0)
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=rows)
+    kernel = sg.kernels.SquaredExponential(sg.fixed(1.0), sg.fixed(0.8))
+    noise = sg.likelihoods.Gaussian(sg.fixed(0.09))
+    K = np.asarray(kernel(X))
+    exact = np.diag(K - K @ np.linalg.solve(K + 0.09 * np.eye(rows), K))
+    ours = sg.fit(sg.SteinGP((X, y), kernel, noise, jitter=0.0), progress=False)
+    joint = sg.SVGD(sg.SteinMC((X, y), kernel, noise), n_particles=20)
+    joint.run(num_steps)
+    found = {
+        "default": ours.predict_f(X).variance,
+        "paper": joint.posterior().predict_f(X).variance,
+    }
+    return {
+        "problem": "known-hyperparameters",
+        "method": "known",
+        "rows": rows,
+        "num_steps": num_steps,
+        "largest_error": {k: float(np.abs(v - exact).max()) for k, v in found.items()},
+        "variance_ratio": {k: float(np.mean(v / exact)) for k, v in found.items()},
+        **about(),
+    }
 
 
 def cost(name: str, repeats: int = 5, max_rows: int | None = None) -> dict[str, Any]:
@@ -202,7 +231,8 @@ def append(line: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     everything = (
-        references.UNIMODAL
+        ["known-hyperparameters"]
+        + references.UNIMODAL
         + references.REGRESSION
         + references.JOINT
         + references.SPARSE
@@ -222,6 +252,10 @@ def main() -> None:
         return
     done = {(d["problem"], d["method"], d.get("seed")) for d in read(arguments.out)}
     for name in arguments.names:
+        if name == "known-hyperparameters":
+            if (name, "known", None) not in done:
+                append(known_hyperparameters(), arguments.out)
+            continue
         if arguments.cost:
             append(cost(name), arguments.out)
             continue

@@ -50,6 +50,8 @@ _NOWHERE = (
 )
 _LOST = 10.0
 """Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
+_STUCK = 4.0
+"""Sds of a Gaussian's log density, below which a particle is lost if it does not move."""
 
 
 class Density(Protocol):
@@ -118,8 +120,7 @@ class State:
         """Of the worst coordinate's mean or spread; 0 while too few were collected."""
         if self.stage not in ("collecting", "done") or self.sweeps < 4:
             return 0.0
-        worth = self.mixing()
-        return float(min(worth.mean_size.min(), worth.square_size.min()))
+        return self.mixing().smallest_size
 
 
 def init(positions: Float[np.ndarray, "J d"]) -> State:
@@ -347,7 +348,9 @@ def _adapt(state: State) -> State:
     sd = np.sqrt(d / 2.0)  # of the log density of a Gaussian
     value = float(np.mean(state.values[-SWEEPS_PER_WINDOW:]))
     looks = state.looks + 1
-    particles, lost = _replace_lost(state.moves, _LOST + 6.0 * sd)
+    particles, lost = _replace_lost(
+        state.moves, state.draws[-SWEEPS_PER_WINDOW:], _LOST + 6.0 * sd, _STUCK * sd
+    )
     drawn = state.draws[:, ~lost]
     steady = value - state.previous < 0.4 * sd and not lost.any()
     steady = steady and looks >= FEWEST_WINDOWS
@@ -372,14 +375,18 @@ def _adapt(state: State) -> State:
 
 
 def _replace_lost(
-    particles: MoveState, threshold: float
+    particles: MoveState, window: np.ndarray, far: float, low: float
 ) -> tuple[MoveState, np.ndarray]:
-    """Particles far below the others in log density become copies of good ones.
+    """Particles where there is next to no mass become copies of good ones.
 
-    SVGD may leave some where the posterior has next to no mass, and moves do not cross.
+    Lost are those far below the others in log density, since moves do not cross, and
+    those low that moved once at most in the last window: where the density is steeper
+    than elsewhere the common step is too long. A mode that is low but wide is not that.
     """
     values = np.asarray(particles.values)
-    lost = values < np.quantile(values, 0.75) - threshold
+    below = np.quantile(values, 0.75) - values
+    num_moved = np.any(window[1:] != window[:-1], axis=-1).sum(axis=0)
+    lost = (below > far) | ((below > low) & (num_moved <= 1))
     good = np.flatnonzero(~lost)
     source = np.arange(len(values))
     source[lost] = good[np.arange(lost.sum()) % len(good)]

@@ -249,6 +249,7 @@ class Ensemble:
                 stage="done" if settled else "moving",
                 effective_size=float("nan"),
                 rhat=float("nan"),
+                num_particles=J,
                 num_gradients=int(self.state.step) * J,
                 num_sweeps=0,
                 acceptance=float("nan"),

@@ -28,13 +28,14 @@ from steingp.progress import progress_bar
 from steingp.streamed import FullPasses
 from steingp.targets import Collapsed, Target, Titsias, Variational
 from steingp.targets.collapsed import Sites
+from steingp.weights import Mixing, pareto_smooth
 from steingp.weights import effective_size as size_of_weights
-from steingp.weights import pareto_smooth
 
 _PAIRS = 64
 """Pairs of draws of f that estimate a draw's weight."""
 _MOST_WEIGHED = 500
 """Draws that are weighted, where weights are needed: each costs a gradient or two."""
+_WEIGHED_AT_ONCE = 25
 
 _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
@@ -43,7 +44,7 @@ _QUICK = 3e7
 def fit(
     model: SteinGP,
     *,
-    num_particles: int = 20,
+    num_particles: int | None = None,
     effective_size: float | None = None,
     num_steps: int | None = None,
     full_pass: bool = False,
@@ -67,7 +68,8 @@ def fit(
 
     Args:
         model: a `SteinGP`.
-        num_particles: J, particles that move at the same time.
+        num_particles: J, particles that move at the same time. By default 20, and 64 on
+            a GPU where f is integrated out, which moves them in about the same time.
         effective_size: how many independent draws the result must be worth, for the mean
             and the spread of every hyperparameter. By default 1000 for up to three of
             them, 400 for more.
@@ -114,9 +116,9 @@ def fit(
         )
     run: SVGD | Ensemble | Fit
     if model.target.num_latents:
-        run = SVGD(model, None, num_particles, seed=seed)
+        run = SVGD(model, None, _given(num_particles, 20), seed=seed)
     elif batched:
-        run = Ensemble(model, num_particles, num_steps or 1000, seed)
+        run = Ensemble(model, _given(num_particles, 20), num_steps or 1000, seed)
     else:
         run = Fit(model, num_particles, effective_size, seed)
     if resume is not None:
@@ -126,6 +128,10 @@ def fit(
     else:
         run.run(progress=progress, callback=callback)
     return run.posterior()
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 class _Flat(eqx.Module):
@@ -144,9 +150,20 @@ class _Flat(eqx.Module):
         return self.target.constrain(self.unravel(z))
 
 
+def _filled_up(rows: np.ndarray) -> Array:
+    """More rows, copies of the last, up to a multiple of 250: few shapes to compile."""
+    missing = -len(rows) % 250
+    return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]))
+
+
 @float64
+def _constrain(density: _Flat, positions: np.ndarray) -> Particle:
+    particles = to_numpy(_constrain_compiled(density, _filled_up(positions)))
+    return {name: array[: len(positions)] for name, array in particles.items()}
+
+
 @eqx.filter_jit
-def _constrain(density: _Flat, positions: Array) -> Particle:
+def _constrain_compiled(density: _Flat, positions: Array) -> Particle:
     return jax.vmap(density.constrain)(positions)
 
 
@@ -158,8 +175,17 @@ def _sites(density: _Flat, position: Array, data: Batch) -> Sites:
 
 
 @float64
+def _log_errors(
+    density: _Flat, positions: np.ndarray, seed: Array, data: Batch
+) -> np.ndarray:
+    errors = _log_errors_compiled(density, _filled_up(positions), seed, data)
+    return np.array(errors)[: len(positions)]
+
+
 @eqx.filter_jit
-def _log_errors(density: _Flat, positions: Array, keys: Array, data: Batch) -> Array:
+def _log_errors_compiled(
+    density: _Flat, positions: Array, seed: Array, data: Batch
+) -> Array:
     assert isinstance(density.target, Collapsed)
     target = density.target
 
@@ -167,7 +193,8 @@ def _log_errors(density: _Flat, positions: Array, keys: Array, data: Batch) -> A
         position, key = pair
         return target.log_error(density.constrain(position), data, key, _PAIRS)
 
-    return jax.lax.map(one, (positions, keys))
+    keys = jax.random.split(jax.random.key(seed), len(positions))
+    return jax.lax.map(one, (positions, keys), batch_size=_WEIGHED_AT_ONCE)
 
 
 class Fit:
@@ -190,10 +217,12 @@ class Fit:
     def __init__(
         self,
         model: SteinGP,
-        num_particles: int = 20,
+        num_particles: int | None = None,
         effective_size: float | None = None,
         seed: int = 0,
     ) -> None:
+        on_cpu = jax.default_backend() == "cpu"
+        num_particles = _given(num_particles, 20 if on_cpu else 64)
         check_count("num_particles", num_particles)
         check_count("seed", seed, lowest=0)
         if effective_size is not None and not effective_size > 0:
@@ -207,7 +236,6 @@ class Fit:
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
         self.state: State = corrected.init(start)
         self.seconds = 0.0
-        on_cpu = jax.default_backend() == "cpu"
         work = model.num_data * model.matrix_size**2  # flops of a gradient, about
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
         self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
@@ -297,19 +325,21 @@ class Fit:
         if self.model.stream is not None:
             kept = kept[:: max(1, -(-len(kept) // FEWEST_DRAWS))]
         weights, k = self._weights(kept)
+        collected = state.stage in ("collecting", "done") and state.sweeps >= 4
+        worth = state.mixing() if collected else None
         return self._owner().posterior(
             self._particles(kept),
             weights=weights,
-            report=self._report(len(kept), k, weights),
+            report=self._report(len(kept), k, weights, worth),
             checkpoint=self.state_dict(),
-            method=self._method(),
+            method=self._method(worth),
         )
 
     def _particles(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         scored = self._scored()
         if isinstance(scored, FullPasses):
             return to_numpy(float64(scored.particles)(jnp.asarray(kept)))
-        return to_numpy(_constrain(self._density, jnp.asarray(kept)))
+        return _constrain(self._density, kept)
 
     def _owner(self) -> SteinGP:
         """Whose posterior it is: of a stream, the model whose particles carry q(u)."""
@@ -332,11 +362,8 @@ class Fit:
             return None, None
         if self.state.stage != "done" or len(kept) < 25:
             return None, None
-        keys = float64(lambda: jax.random.split(jax.random.key(self.seed), len(kept)))()
         with blas_suited_to(self.model.matrix_size):
-            errors = np.asarray(
-                _log_errors(self._density, jnp.asarray(kept), keys, self._data)
-            )
+            errors = _log_errors(self._density, kept, jnp.asarray(self.seed), self._data)
         if not np.all(np.isfinite(errors)):
             return None, float("inf")
         weights, k = pareto_smooth(errors)
@@ -346,19 +373,22 @@ class Fit:
         return weights, float(k)
 
     def _report(
-        self, num_kept: int, k: float | None, weights: np.ndarray | None
+        self,
+        num_kept: int,
+        k: float | None,
+        weights: np.ndarray | None,
+        worth: Mixing | None,
     ) -> FitReport:
         state = self.state
-        worth = None
-        if state.stage in ("collecting", "done") and state.sweeps >= 4:
-            worth = state.mixing()
         share = 1.0
         if weights is not None:
             share = size_of_weights(weights) / len(weights)
+        size = 0.0 if worth is None else worth.smallest_size
         return FitReport(
             stage=state.stage,
-            effective_size=min(share * state.effective_size(), num_kept),
+            effective_size=min(share * size, num_kept),
             rhat=float("nan") if worth is None else float(worth.mean_rhat.max()),
+            num_particles=len(state.particles),
             num_gradients=state.num_gradients,
             num_sweeps=state.sweeps if worth is not None else 0,
             acceptance=float(np.mean(state.trace.get("acceptance", np.nan))),
@@ -368,11 +398,11 @@ class Fit:
             seconds=self.seconds,
         )
 
-    def _method(self) -> str:
+    def _method(self, worth: Mixing | None) -> str:
         stage = self.state.stage
-        if stage != "done":
+        if stage != "done" or worth is None:
             return f"stopped while {stage}"
-        size = self.state.effective_size()
+        size = worth.smallest_size
         short = f" of the {self.wanted:.0f} asked for" if size < self.wanted else ""
         return f"SVGD and corrected moves, worth {size:.0f} independent draws{short}"
 

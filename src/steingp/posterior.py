@@ -35,6 +35,8 @@ class FitReport(NamedTuple):
     """Independent draws that the kept ones are worth, for the worst hyperparameter."""
     rhat: float
     """The largest over hyperparameters; particles are the chains."""
+    num_particles: int
+    """That moved at the same time; draws of one sweep stand together."""
     num_gradients: int
     """Of the log density of one particle, over all particles."""
     num_sweeps: int
