@@ -230,13 +230,13 @@ def append(line: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    everything = (
-        ["known-hyperparameters"]
-        + references.UNIMODAL
-        + references.REGRESSION
-        + references.JOINT
-        + references.SPARSE
-    )
+    everything = [
+        "known-hyperparameters",
+        *references.UNIMODAL,
+        *references.REGRESSION,
+        *references.JOINT,
+        *references.SPARSE,
+    ]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=everything)
     parser.add_argument("--seeds", type=int, default=10)
