@@ -109,19 +109,48 @@ def test_particles_beyond_a_wall_come_back() -> None:
     assert np.all(np.isfinite(state.draws)) and state.draws[..., 0].max() < 4.5
 
 
-def test_lost_particles_become_copies_of_others() -> None:
+def test_lost_and_stuck_particles_become_copies_of_others() -> None:
     density = OfOne(Shifted(np.array([0.1, 0.1])), None)
     state = start()
-    while state.stage != "adapting":
-        state = corrected.advance(density, state, 0, 100.0)
+    while state.stage != "adapting" or not state.sweeps:
+        state = corrected.advance(density, state, 0, 100.0, corrected.SWEEPS_PER_WINDOW)
     assert state.moves is not None
     values = np.array(state.moves.values)
-    values[3] -= 1e6
-    far = dataclasses.replace(state, moves=state.moves._replace(values=values))
-    moved, lost = corrected._replace_lost(far.moves, 30.0)
-    assert lost.tolist() == [i == 3 for i in range(20)]
-    assert any(np.array_equal(moved.positions[3], moved.positions[i])
-               for i in range(20) if i != 3)  # fmt: skip
+    window = np.random.default_rng(0).normal(size=(5, 20, 2))
+    window[:, 5] = window[0, 5]  # these two did not move
+    window[:, 7] = window[0, 7]
+    values[:] = 0.0
+    values[3], values[5], values[9] = -31.0, -9.0, -9.0
+    moves = state.moves._replace(values=values)
+    moved, lost = corrected._replace_lost(moves, window, far=30.0, low=8.0)
+    assert np.flatnonzero(lost).tolist() == [3, 5]
+    others = np.delete(np.asarray(moves.positions), [3, 5], axis=0)
+    for i in (3, 5):
+        assert np.any(np.all(moved.positions[i] == others, axis=1))
+    np.testing.assert_array_equal(moved.positions[9], moves.positions[9])
+
+
+def test_a_metric_of_other_widths_is_made_anew() -> None:
+    state = start()
+    particles = corrected.moves.start(
+        state.particles, np.zeros(20), np.zeros((20, 2)), draws=np.diag([1.0, 3.0])
+    )
+    widths = np.sqrt(np.sum(particles.factor**2, axis=1))
+    draws = np.random.default_rng(1).normal(size=(10, 20, 2)) * widths
+    assert corrected._suits(particles, draws)
+    assert not corrected._suits(particles, draws * np.array([1.0, 0.5]))
+
+
+def test_sweeps_at_once_do_not_matter() -> None:
+    density = OfOne(Banana(), None)
+    one, five = start(), start()
+    while one.stage != "done":
+        one = corrected.advance(density, one, 0, 150.0, 1)
+    while five.stage != "done":
+        five = corrected.advance(density, five, 0, 150.0, 5)
+    np.testing.assert_allclose(one.draws, five.draws, rtol=1e-9)
+    with pytest.raises(ValueError, match="num_sweeps must be 1 or 5"):
+        corrected.advance(density, five, 0, 150.0, 3)
 
 
 def test_nowhere_finite_is_said() -> None:

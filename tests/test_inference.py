@@ -92,7 +92,7 @@ def test_theta_known_gives_the_exact_variance_of_f() -> None:
 
 def interrupt_at(stage: str) -> Any:
     def callback(state: Any) -> bool:
-        return state.stage == stage and (stage == "SVGD" or state.sweeps == 2)
+        return state.stage == stage and (stage == "SVGD" or state.sweeps == 5)
 
     return callback
 
@@ -112,7 +112,7 @@ def test_a_fit_stopped_in_any_stage_keeps_what_was_reached_and_goes_on(
             resume=checkpoint,
         )  # fmt: skip
         assert part.method == f"stopped while {stage}"
-        assert part.num_draws in (20, 40)
+        assert part.num_draws in (20, 100)
         assert np.all(np.isfinite(part.predict_y(X[:3]).mean))
         checkpoint = part.checkpoint
     model = sg.SteinGP(data, kernel, likelihood)
@@ -129,7 +129,7 @@ def test_ctrl_c_keeps_what_was_reached() -> None:
     model = sg.SteinGP((X, y), kernel)
 
     def press(state: Any) -> None:
-        if state.stage == "collecting" and state.sweeps == 3:
+        if state.stage == "collecting" and state.sweeps == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.warns(UserWarning, match="interrupted while collecting"):

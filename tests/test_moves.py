@@ -176,9 +176,12 @@ def test_randomness_has_the_laws_it_should() -> None:
     np.testing.assert_allclose(np.cov(p.T), np.eye(3), atol=4 * np.sqrt(2 / 20_000))
     np.testing.assert_allclose(np.mean(p, axis=0), 0.0, atol=4 / np.sqrt(20_000))
     quartiles = [0.25, 0.5, 0.75]
-    np.testing.assert_allclose(
-        np.quantile(jitter, quartiles), [0.9, 1, 1.1], atol=0.005
-    )
+    short = np.asarray(jitter) < 0.5
+    assert abs(np.mean(short) - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 20_000)
+    for steps, width, error in ((jitter[~short], 1.0, 0.005), (jitter[short], 0.25, 0.01)):
+        np.testing.assert_allclose(
+            np.quantile(steps, quartiles), width * np.array([0.9, 1, 1.1]), atol=error
+        )
     np.testing.assert_allclose(
         np.quantile(np.exp(log_u), quartiles), quartiles, atol=0.015
     )

@@ -6,7 +6,7 @@ Over any log density of a vector, whose prior should be about standard normal:
    density no longer rises.
 2. *adapting*: Metropolis-adjusted Hamiltonian moves, in windows of sweeps, each of which
    gives metric and step to the next. It ends when a window's mean log density is that of
-   the window before.
+   the window before, and the widths of its draws are those of its metric.
 3. *collecting*: metric and step are frozen and every sweep is kept. It ends when the draws
    are worth the effective size that was asked for.
 
@@ -50,6 +50,8 @@ _NOWHERE = (
 )
 _LOST = 10.0
 """Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
+_WIDTHS = 1.4
+"""The factor between a metric's widths and those of draws at which it is made anew."""
 _STUCK = 4.0
 """Sds of a Gaussian's log density, below which a particle is lost if it does not move."""
 
@@ -353,7 +355,7 @@ def _adapt(state: State) -> State:
     )
     drawn = state.draws[:, ~lost]
     steady = value - state.previous < 0.4 * sd and not lost.any()
-    steady = steady and looks >= FEWEST_WINDOWS
+    steady = steady and looks >= FEWEST_WINDOWS and _suits(particles, drawn)
     state = dataclasses.replace(
         state,
         looks=looks,
@@ -372,6 +374,13 @@ def _adapt(state: State) -> State:
             looks=0,
         )
     return dataclasses.replace(state, moves=moves.with_metric(particles, drawn))
+
+
+def _suits(particles: MoveState, draws: np.ndarray) -> bool:
+    """Whether the metric has about the widths of the draws that were made with it."""
+    widths = np.sqrt(np.sum(np.asarray(particles.factor) ** 2, axis=1))
+    seen = draws.reshape(-1, draws.shape[-1]).std(axis=0)
+    return bool(np.all(np.abs(np.log(seen / widths)) < np.log(_WIDTHS)))
 
 
 def _replace_lost(
