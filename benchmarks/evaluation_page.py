@@ -35,8 +35,10 @@ NUTS.
 ## Hyperparameters
 
 Ratio of the sd of every log-hyperparameter to the reference's, over all seeds: smallest,
-median, largest; the largest error of a mean, in sds. Bound: for every fit and
-hyperparameter within 0.05 + 3.5 standard errors of 1, the median within 0.05.
+median, largest; the largest error of a mean, in sds. Bound on every fit: each
+hyperparameter's ratio within 0.05 + 3.5 standard errors of 1 and their median within 0.05;
+where a grid is the truth, each ratio within 0.1 of 1 and each mean within 0.1 sd. `missed`
+counts fits.
 
 ```
 {hyperparameters}
@@ -53,6 +55,8 @@ out by an approximation).
 {predictions}
 ```
 
+{sparse}
+
 ## Cost
 
 Seconds of a fit that is not the first of its shape (no compilation), median over seeds,
@@ -66,11 +70,14 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 {remarks}
 """
 
-REMARKS = """The fits on the GPU shared it with eleven others, and ran before predictions
-used more than 200 draws, before the default effective size became 400 for more than three
-hyperparameters (it was 1000 up to 200 rows). So did the costs on the GPU, and that of
-concreteslump on the CPU (1000 up to 100 rows). Costs were measured one problem at a time.
-servo mixes slowly, for NUTS too, whose effective size was 261 in that run."""
+REMARKS = """The fits on the GPU shared it with fifteen others; costs were measured one
+problem at a time. After those fits one rule was added, that a metric whose widths do not
+suit its draws is made anew; it was there for the costs on the CPU. The largest misses:
+servo's median ratio was .947 in one fit and poisson's, of two hyperparameters, 1.053; two
+of ten fits of boston predict worse than NUTS by more than the bound. With effective sizes
+of 400 to 500, boston's test log density has an sd of .009 over seeds, and NUTS's own Monte
+Carlo error is .005. servo mixes slowly, for NUTS too, whose effective size was 261 in the
+run that is timed here."""
 
 
 def known_text(lines: list[Line]) -> str:
@@ -107,6 +114,10 @@ def violations(lines: list[Line]) -> int:
     count = 0
     for line in lines:
         ratio = np.array(line["sd_ratio"])
+        if line["problem"] in references.UNIMODAL:
+            far = np.abs(ratio - 1.0).max() > 0.1
+            count += bool(far or np.abs(line["mean_error"]).max() > 0.1)
+            continue
         error = np.array(line.get("sd_ratio_error", np.zeros(len(ratio))))
         far = np.any(np.abs(ratio - 1.0) > 0.05 + 3.5 * error)
         count += bool(far or abs(np.median(ratio) - 1.0) > 0.05)
@@ -165,6 +176,23 @@ def prediction_table(lines: list[Line]) -> str:
             f"{f.mean():>7.3f}{np.mean(theirs):>9.3f}  {', '.join(missed) or '-'}"
         )
     return "\n".join(rows).replace("nan", "  -")
+
+
+def sparse_text(lines: list[Line]) -> str:
+    """Rows in batches, or from a stream, beside all rows at once."""
+    said = []
+    for name in references.SPARSE:
+        whole = [d["log_density"] for d in of(lines, name, "default")]
+        for method in ("minibatch", "streamed"):
+            own = [d["log_density"] for d in of(lines, name, method)]
+            if own and whole:
+                gap = float(np.abs(np.array(own) - np.mean(whole)).max())
+                said.append(
+                    f"{name}, {method}: {np.mean(own):.4f} ({len(own)} fits), at most "
+                    f"{gap:.4f} from all rows at once\n(bound 0.02"
+                    f"{'' if gap <= 0.02 else ', missed'})."
+                )
+    return "\n".join(said)
 
 
 def cost_table(lines: list[Line]) -> str:
@@ -243,8 +271,8 @@ def write_page(
         TEXT.format(
             devices="; ".join(devices), plain=middle("paper"), ours=middle("default"),
             known=known_text(lines), hyperparameters=hyperparameter_table(lines),
-            predictions=prediction_table(lines), costs=cost_table(lines),
-            remarks=remarks,
+            predictions=prediction_table(lines), sparse=sparse_text(lines),
+            costs=cost_table(lines), remarks=remarks,
         )
     )  # fmt: skip
     figure(lines, picture)

@@ -1,6 +1,5 @@
 """SVGD corrected by moves, over densities that are known."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
