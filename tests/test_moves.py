@@ -178,7 +178,10 @@ def test_randomness_has_the_laws_it_should() -> None:
     quartiles = [0.25, 0.5, 0.75]
     short = np.asarray(jitter) < 0.5
     assert abs(np.mean(short) - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 20_000)
-    for steps, width, error in ((jitter[~short], 1.0, 0.005), (jitter[short], 0.25, 0.01)):
+    for steps, width, error in (
+        (jitter[~short], 1.0, 0.005),
+        (jitter[short], 0.25, 0.01),
+    ):
         np.testing.assert_allclose(
             np.quantile(steps, quartiles), width * np.array([0.9, 1, 1.1]), atol=error
         )

@@ -161,7 +161,9 @@ def advance(
             not compiled makes one at a time.
     """
     if num_sweeps not in (1, SWEEPS_PER_WINDOW):
-        raise ValueError(f"num_sweeps must be 1 or {SWEEPS_PER_WINDOW}; got {num_sweeps}.")
+        raise ValueError(
+            f"num_sweeps must be 1 or {SWEEPS_PER_WINDOW}; got {num_sweeps}."
+        )
     if state.stage == "SVGD":
         return _descend(density, state)
     if state.stage == "adapting":

@@ -363,7 +363,9 @@ class Fit:
         if self.state.stage != "done" or len(kept) < 25:
             return None, None
         with blas_suited_to(self.model.matrix_size):
-            errors = _log_errors(self._density, kept, jnp.asarray(self.seed), self._data)
+            errors = _log_errors(
+                self._density, kept, jnp.asarray(self.seed), self._data
+            )
         if not np.all(np.isfinite(errors)):
             return None, float("inf")
         weights, k = pareto_smooth(errors)
