@@ -150,6 +150,15 @@ def compare(
             error = np.hypot(error, reference.sd_error / reference.sd)
         line["sd_ratio_error"] = error.tolist()
         line["least_size"] = float(min(worth.mean_size.min(), worth.square_size.min()))
+    if posterior.evidence_of_modes is not None and problem.ranges is not None:
+        found = posterior.log_evidence()
+        line["log_evidence"], line["log_evidence_error"] = found[:2]
+        line["log_evidence_gap"] = found.log_value - reference.about["log_evidence"]
+    if problem.name in references.BIMODAL:
+        lengthscale = posterior.particles["kernel.lengthscales"][:, 0]
+        below = float(w @ (lengthscale < reference.about["cut"]))
+        line |= {"mass": below, "true_mass": reference.about["masses"][0]}
+        line["num_modes"] = len(posterior.modes)
     if reference.f_sd is not None:
         f = posterior.predict_f(problem.data.X)
         line["f_sd_ratio"] = float(np.mean(np.sqrt(f.variance) / reference.f_sd))
@@ -233,6 +242,7 @@ def main() -> None:
     everything = [
         "known-hyperparameters",
         *references.UNIMODAL,
+        *references.BIMODAL,
         *references.REGRESSION,
         *references.JOINT,
         *references.SPARSE,

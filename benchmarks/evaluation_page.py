@@ -44,6 +44,16 @@ counts fits.
 {hyperparameters}
 ```
 
+## Modes and evidence
+
+Against grids: the largest error of the log evidence over seeds (bound 0.05) and, where the
+posterior has two modes, how many fits found both, the mass of the one with the shorter
+lengthscale, and its largest error (bound 0.05). The paper's masses beside.
+
+```
+{modes}
+```
+
 ## Predictions
 
 Mean log density of the test rows, the mean over seeds and its sd over them (bound 0.01);
@@ -178,6 +188,33 @@ def prediction_table(lines: list[Line]) -> str:
     return "\n".join(rows).replace("nan", "  -")
 
 
+def mode_table(lines: list[Line]) -> str:
+    rows = [
+        f"{'problem':22}{'fits':>5}{'log evidence':>14}{'found':>8}{'true mass':>11}"
+        f"{'error':>8}{'paper error':>13}  missed"
+    ]
+    for name in references.UNIMODAL + references.BIMODAL:
+        own = [d for d in of(lines, name, "default") if "log_evidence_gap" in d]
+        if not own:
+            continue
+        gap = max(abs(d["log_evidence_gap"]) for d in own)
+        missed = ["evidence"] if gap > 0.05 else []
+        row = f"{name:22}{len(own):>5}{gap:>14.3f}"
+        if name in references.BIMODAL:
+            plain = of(lines, name, "paper")
+            error, theirs = (
+                max((abs(d["mass"] - d["true_mass"]) for d in some), default=np.nan)
+                for some in (own, plain)
+            )
+            both = sum(d["num_modes"] > 1 for d in own)
+            missed += ["mass"] if error > 0.05 else []
+            row += f"{both:>8}{own[0]['true_mass']:>11.3f}{error:>8.3f}{theirs:>13.3f}"
+        else:
+            row += f"{'-':>8}{'-':>11}{'-':>8}{'-':>13}"
+        rows.append(row + f"  {', '.join(missed) or '-'}")
+    return "\n".join(rows)
+
+
 def sparse_text(lines: list[Line]) -> str:
     """Rows in batches, or from a stream, beside all rows at once."""
     said = []
@@ -270,7 +307,7 @@ def write_page(
     page.write_text(
         TEXT.format(
             devices="; ".join(devices), plain=middle("paper"), ours=middle("default"),
-            known=known_text(lines), hyperparameters=hyperparameter_table(lines),
+            known=known_text(lines), modes=mode_table(lines), hyperparameters=hyperparameter_table(lines),
             predictions=prediction_table(lines), sparse=sparse_text(lines),
             costs=cost_table(lines), remarks=remarks,
         )

@@ -16,12 +16,14 @@ LAYERS: list[set[str]] = [
     {"linalg", "coordinates"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods"},
-    {"interop", "inducing", "targets", "svgd", "moves", "weights", "anneal", "metrics"},
-    {"diagnostics", "corrected"},
+    {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
+    {"diagnostics", "corrected", "modes", "evidence", "tempering"},
+    {"tempering"},
     {"prediction"},
     {"posterior"},
     {"models"},
-    {"paper", "ensemble", "streamed"},
+    {"paper", "ensemble", "streamed", "flat"},
+    {"fitting"},
     {"inference"},
     {"baselines"},
     {"plots", "io", "sklearn"},
@@ -32,7 +34,16 @@ LAYERS: list[set[str]] = [
 HEIGHT = {module: height for height, line in enumerate(LAYERS) for module in line}
 
 # These know nothing of Gaussian processes, at their top or inside a function.
-GENERAL = {"stein", "svgd", "moves", "weights", "anneal", "corrected"}
+GENERAL = {
+    "stein",
+    "svgd",
+    "moves",
+    "weights",
+    "corrected",
+    "modes",
+    "evidence",
+    "tempering",
+}
 GAUSSIAN_PROCESS = {"kernels", "means", "likelihoods", "targets", "models"}
 
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from steingp import moves, svgd
 from steingp.moves import MoveState, Swept
@@ -59,8 +59,10 @@ _STUCK = 4.0
 class Density(Protocol):
     """What is drawn from: positions (J, d) to log densities (J,) and scores (J, d)."""
 
-    compiled: bool
-    """Whether JAX can compile it; if not, it is called from Python."""
+    @property
+    def compiled(self) -> bool:
+        """Whether JAX can compile it; if not, it is called from Python."""
+        ...
 
     def __call__(self, positions: Array) -> tuple[Array, Array]: ...
 
@@ -97,6 +99,8 @@ class State:
     """Of the last windows while adapting, all that are kept while collecting."""
     values: Float[np.ndarray, "sweeps J"]
     """Log densities of `draws`."""
+    adapted: Float[np.ndarray, "sweeps J d"]
+    """Draws of the last windows of adapting, once it has ended."""
     previous: float
     """Mean log density of the window before, while adapting."""
     looks: int
@@ -136,6 +140,7 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
         moves=None,
         draws=np.zeros((0, J, d)),
         values=np.zeros((0, J)),
+        adapted=np.zeros((0, J, d)),
         previous=-np.inf,
         looks=0,
         next_look=FEWEST_SWEEPS,
@@ -173,6 +178,53 @@ def advance(
     return state
 
 
+def among(state: State, members: Int[np.ndarray, " k"]) -> State:
+    """A run from where adapting ended, with these particles and copies of them alone.
+
+    It adapts again: theirs may be another metric.
+    """
+    assert state.moves is not None
+    J = len(state.particles)
+    source = members[np.arange(J) % len(members)]
+    drawn = state.adapted[:, members]
+    if len(members) < 3:  # too few to tell a metric: how far any particle moves
+        drawn = state.adapted - state.adapted.mean(axis=0)
+    started = moves.start(
+        np.asarray(state.moves.positions)[source],
+        np.asarray(state.moves.values)[source],
+        np.asarray(state.moves.scores)[source],
+        draws=drawn,
+    )
+    return dataclasses.replace(
+        state,
+        stage="adapting",
+        moves=started._replace(sweep=np.asarray(state.moves.sweep)),
+        draws=state.draws[:0],
+        values=state.values[:0],
+        adapted=state.adapted[:0],
+        previous=-np.inf,
+        looks=0,
+        next_look=FEWEST_SWEEPS,
+        num_gradients=0,
+        num_replaced=0,
+        trace={},
+    )
+
+
+def brought_inside(state: State, inside: Bool[np.ndarray, " J"]) -> State:
+    """The state with copies of the particles inside of a region for those outside."""
+    assert state.moves is not None and inside.any()
+    good = np.flatnonzero(inside)
+    source = np.where(inside, np.arange(len(inside)), 0)
+    source[~inside] = good[np.arange(np.sum(~inside)) % len(good)]
+    moved = state.moves._replace(
+        positions=np.asarray(state.moves.positions)[source],
+        values=np.asarray(state.moves.values)[source],
+        scores=np.asarray(state.moves.scores)[source],
+    )
+    return dataclasses.replace(state, moves=moved)
+
+
 def to_arrays(state: State) -> dict[str, np.ndarray]:
     """The state as a flat dictionary of arrays, for any file format."""
     leaves = enumerate(jax.tree.leaves(state.optimiser))
@@ -182,7 +234,7 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
             f"moves.{n}": np.asarray(a) for n, a in state.moves._asdict().items()
         }
     arrays |= {f"trace.{name}": a for name, a in state.trace.items()}
-    for name in ("stage", "particles", "draws", "values", *_SCALARS):
+    for name in ("stage", *_ARRAYS, *_SCALARS):
         arrays[name] = np.asarray(getattr(state, name))
     arrays["scored.values"], arrays["scored.scores"] = state.scored
     return arrays
@@ -215,11 +267,12 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
         moves=MoveState(**moved) if moved else None,
         trace=part("trace"),
         scored=(part("scored")["values"], part("scored")["scores"]),
-        **{name: np.asarray(arrays[name]) for name in ("particles", "draws", "values")},
+        **{name: np.asarray(arrays[name]) for name in _ARRAYS},
         **{name: np.asarray(arrays[name]).item() for name in _SCALARS},
     )
 
 
+_ARRAYS = ("particles", "draws", "values", "adapted")
 _SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
 
 
@@ -228,16 +281,21 @@ _SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
 
 def _descend(density: Density, state: State) -> State:
     J, d = state.particles.shape
-    run = _steps_compiled if density.compiled else _steps
-    (positions, scored, optimiser), means = to_numpy(
-        run(density, (state.particles, state.scored, state.optimiser))
+    positions, scored, optimiser = state.particles, state.scored, state.optimiser
+    means = []
+    for _ in range(STEPS_PER_LOOK):
+        positions, optimiser = _along_phi(positions, scored, optimiser)
+        *scored, mean = _evaluate(density, positions)
+        means.append(mean)
+    positions, scored, optimiser, means = jax.device_get(
+        (positions, scored, optimiser, means)
     )
     if not np.isfinite(means[-1]):
         raise FloatingPointError(_NOWHERE)
     state = dataclasses.replace(
         state,
         particles=positions,
-        scored=scored,
+        scored=tuple(scored),
         optimiser=optimiser,
         looks=state.looks + 1,
         num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
@@ -257,52 +315,49 @@ def _descend(density: Density, state: State) -> State:
     )
 
 
-_Descent = tuple[Any, tuple[Any, Any], Any]
-"""Positions, their log densities and scores, and the optimiser's state."""
-
-
 @eqx.filter_jit
-def _steps_compiled(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
-    descent = jax.tree.map(jnp.asarray, descent)
-    return jax.lax.scan(
-        lambda descent, _: _step(density, descent), descent, length=STEPS_PER_LOOK
-    )
-
-
-def _steps(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
-    means = []
-    for _ in range(STEPS_PER_LOOK):
-        descent, mean = _step(density, descent)
-        means.append(mean)
-    return descent, jnp.stack(means)
-
-
-def _step(density: Density, descent: _Descent) -> tuple[_Descent, Array]:
-    """One SVGD step, the scores where it leads, and the mean log density there."""
-    positions, optimiser = _along_phi(*descent)
-    scored = density(positions)
-    values, scores = (jnp.asarray(part, float) for part in scored)
-    mean = jnp.mean(values, where=_healthy(values, scores))
-    return (positions, (values, scores), optimiser), mean
-
-
-@eqx.filter_jit
-def _along_phi(
-    positions: Array, scored: tuple[Array, Array], optimiser: Any
-) -> tuple[Array, Any]:
+def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:
     """Along phi by Adam; a particle without a finite score is carried by the others.
 
     Where none has any, as before the first evaluation, all stay.
     """
+    positions = jnp.asarray(positions)
     healthy = _healthy(*scored)
     direction = phi(RBF(), positions, jnp.where(healthy[:, None], scored[1], 0.0))
     update, new = svgd.adam(STEP).update(-direction, optimiser, positions)
-    moved = jnp.asarray(positions) + jnp.asarray(update)
     return jax.tree.map(
         lambda new, old: jnp.where(healthy.any(), new, old),
-        (moved, new),
+        (positions + jnp.asarray(update), new),
         (positions, optimiser),
     )
+
+
+def _evaluate(density: Density, positions: Any) -> tuple[Array, Array, Array]:
+    """Log densities, scores, and the mean log density of those that are finite."""
+    return (_evaluate_compiled if density.compiled else _evaluate_by)(
+        density, jnp.asarray(positions)
+    )
+
+
+def _evaluate_by(density: Density, positions: Array) -> tuple[Array, Array, Array]:
+    values, scores = (jnp.asarray(part, float) for part in density(positions))
+    return values, scores, jnp.mean(values, where=_healthy(values, scores))
+
+
+_evaluate_compiled = eqx.filter_jit(_evaluate_by)
+
+
+@float64
+def evaluate(
+    density: Density, positions: Float[np.ndarray, "S d"], num_particles: int
+) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]]:
+    """Log densities and scores of any number of positions, by calls of a run's size."""
+    missing = -len(positions) % num_particles
+    filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
+    parts = filled.reshape(-1, num_particles, positions.shape[1])
+    found = jax.device_get([_evaluate(density, part)[:2] for part in parts])
+    values, scores = (np.concatenate(part) for part in zip(*found, strict=True))
+    return values[: len(positions)], scores[: len(positions)]
 
 
 def _healthy(values: Any, scores: Any) -> Array:
@@ -358,6 +413,7 @@ def _adapt(state: State) -> State:
     drawn = state.draws[:, ~lost]
     steady = value - state.previous < 0.4 * sd and not lost.any()
     steady = steady and looks >= FEWEST_WINDOWS and _suits(particles, drawn)
+    adapted = state.draws
     state = dataclasses.replace(
         state,
         looks=looks,
@@ -373,6 +429,7 @@ def _adapt(state: State) -> State:
             moves=moves.freeze(particles),
             draws=state.draws[:0],
             values=state.values[:0],
+            adapted=adapted,
             looks=0,
         )
     return dataclasses.replace(state, moves=moves.with_metric(particles, drawn))

@@ -1,7 +1,7 @@
 """The posterior: draws of the hyperparameters (and latents), weighted, that predict."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from steingp.checks import check_count
 from steingp.data import Batch, Scaling, check_column, check_inputs
+from steingp.evidence import Evidence, together
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.precision import float64
 from steingp.prediction import Particles, Prediction, joint_of_draw, predict_marginals
@@ -48,6 +49,15 @@ class FitReport(NamedTuple):
     """Of the weights; None where f is integrated out exactly, or with inducing points."""
     weighted: bool
     seconds: float
+
+
+class Mode(NamedTuple):
+    """A part of the posterior that moves do not leave."""
+
+    mass: float
+    """Its share of the posterior."""
+    draws: np.ndarray
+    """Row numbers of its draws: `posterior.subset(mode.draws)` is the mode alone."""
 
 
 class Posterior:
@@ -97,6 +107,9 @@ class Posterior:
         self.labels = labels or [str(i) for i in range(np.shape(data.X)[1])]
         self.history, self.method = history, method
         self.report, self.checkpoint = report, checkpoint
+        self.modes: list[Mode] = []
+        self.evidence_of_modes: Callable[[], list[Evidence]] | None = None
+        self._evidence: Evidence | None = None
 
     def predict_f(
         self,
@@ -149,6 +162,35 @@ class Posterior:
             X, per_row, batch_size, of_y=of_y,
         )  # fmt: skip
 
+    def log_evidence(self) -> Evidence:
+        """log p(y | model), with its standard error; by bridge sampling.
+
+        Where f is integrated out by an approximation it is that of the approximation,
+        corrected as far as weights know of its error; with inducing points it is a bound.
+        Computed when it is first asked for, at the cost of 1000 log densities per mode.
+
+        Raises:
+            ValueError: this posterior did not come from a complete `steingp.fit` in which
+                f is integrated out on all rows.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(-3, 3, 30)[:, None]
+            >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+            >>> posterior = sg.fit(model, effective_size=100, progress=False)
+            >>> bool(posterior.log_evidence().error < 0.2)
+            True
+        """
+        if self.evidence_of_modes is None:
+            raise ValueError(
+                "log_evidence() needs the draws of a complete fit in which f is "
+                "integrated out on all rows: sg.fit(model) of a model without batches and "
+                f'with latents="auto". This posterior: {self.method or "draws alone"}.'
+            )
+        if self._evidence is None:
+            self._evidence = together(self.evidence_of_modes())
+        return self._evidence
+
     def subset(self, which: ArrayLike) -> "Posterior":
         """These draws alone: row numbers, or a mask.
 
@@ -164,6 +206,7 @@ class Posterior:
         part.particles = {name: values[rows] for name, values in self.particles.items()}
         part.weights = _normalise(self.weights[rows], len(rows))
         part.num_draws = len(rows)
+        part.modes, part.evidence_of_modes, part._evidence = [], None, None
         return part
 
     def _spaced(self, max_draws: int | None) -> np.ndarray:
@@ -251,14 +294,25 @@ class Posterior:
         if LATENTS in self.particles:
             latents = self.particles[LATENTS].shape[1]
             lines.append(f"and {latents} whitened latent values per draw")
-        groups = self.groups()
+        lines += self._about_modes()
+        return "\n".join(lines)
+
+    def _about_modes(self) -> list[str]:
+        lines = []
+        for number, mode in enumerate(self.modes if len(self.modes) > 1 else []):
+            rows = self.subset(mode.draws).summary()
+            means = ", ".join(
+                f"{label} {row['50%']:.3g}" for label, row in rows.items()
+            )
+            lines.append(f"mode {number + 1}: mass {mode.mass:.3f}, medians {means}")
+        groups = self.groups() if not self.modes else []
         if len(groups) > 1:
             shares = ", ".join(f"{self.weights[part].sum():.2f}" for part in groups)
             lines.append(
                 f"Draws fall into {len(groups)} groups, perhaps modes, of weight {shares}; "
                 "these weights are not calibrated."
             )
-        return "\n".join(lines)
+        return lines
 
 
 @float64

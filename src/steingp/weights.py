@@ -131,6 +131,17 @@ def effective_size(weights: ArrayLike) -> float:
     return float(np.sum(w) ** 2 / np.sum(w**2))
 
 
+def log_sum(log_values: ArrayLike, shares: ArrayLike | None = None) -> float:
+    """log of the sum of exp(log_values), each times its share.
+
+    Example:
+        >>> from steingp import weights
+        >>> round(weights.log_sum([0.0, 0.0], shares=[0.5, 0.5]), 6)
+        0.0
+    """
+    return float(np.asarray(logsumexp(np.asarray(log_values), b=shares)))
+
+
 # Mixing -------------------------------------------------------------------------------
 
 

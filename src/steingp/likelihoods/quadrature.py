@@ -131,18 +131,18 @@ def _mode(exponent: Elementwise, zero: Array) -> Array:
 
     def going(search: _Search) -> Array:
         found = unsettled(search.slope, search.curvature)
-        return jnp.any(found) & (search.count < 64)
+        return jnp.any(found) & (search.steps < 64)
 
     def onward(search: _Search) -> _Search:
-        near, far, u, slope, curvature, count = search
+        near, far, u, slope, curvature, steps = search
         before = slope * sign > 0.0
         near, far = jnp.where(before, u, near), jnp.where(before, far, u)
         newton = u - slope / curvature
-        inside = ((newton - near) * (newton - far) < 0.0) & (count % 3 != 2)
+        inside = ((newton - near) * (newton - far) < 0.0) & (steps % 3 != 2)
         middle = jnp.sinh(0.5 * (jnp.arcsinh(near) + jnp.arcsinh(far)))
         guess = jnp.where(inside, newton, middle)
         u = jnp.where(unsettled(slope, curvature), guess, u)
-        return _Search(near, far, u, *slopes(u), count + 1)
+        return _Search(near, far, u, *slopes(u), steps + 1)
 
     far = jnp.clip(first, -1e30, 1e30)
     start = _Search(zero, far, zero, first, curvature, jnp.array(0))
@@ -157,7 +157,7 @@ class _Search(NamedTuple):
     u: Array
     slope: Array
     curvature: Array
-    count: Array
+    steps: Array
 
 
 def span(exponent: Elementwise, mode: Array) -> tuple[Array, Array]:

@@ -1,0 +1,499 @@
+"""The default fit as a run that can be stopped, looked at, and taken up again.
+
+Particles start from the prior and are brought to the posterior, corrected and collected by
+`steingp.corrected`. Where they come to stay in several modes, each mode gets a run of its
+own, and a mass by its evidence.
+"""
+
+import copy
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import softmax
+
+from steingp import corrected, flat, modes, tempering
+from steingp.checks import check_count
+from steingp.corrected import Density, OfOne, State
+from steingp.data import Batch
+from steingp.evidence import Evidence, bridge
+from steingp.flat import Flat
+from steingp.linalg import blas_suited_to
+from steingp.models import SteinGP
+from steingp.modes import Modes
+from steingp.posterior import FEWEST_DRAWS, FitReport, Mode, Posterior
+from steingp.precision import float64, to_numpy
+from steingp.progress import progress_bar
+from steingp.streamed import FullPasses
+from steingp.targets import Collapsed, Titsias, Variational
+from steingp.targets.collapsed import Sites
+from steingp.tempering import Exploration, Tempered
+from steingp.weights import Mixing, log_sum, pareto_smooth
+from steingp.weights import effective_size as size_of_weights
+
+_MOST_WEIGHED = 500
+"""Draws that are weighted, where weights are needed: each costs a gradient or two."""
+_QUICK = 3e7
+"""Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
+_EXPLORED = 5
+"""Hyperparameters up to which modes are looked for by tempering, on small data."""
+_CROSSING = 0.25
+"""Share of draws in another mode from which on two modes are one."""
+_SEEDS_APART = 1_000_003
+"""Between the seeds of modes."""
+
+
+class Fit:
+    """A fit that can be stopped, looked at, and taken up again; `fit` in pieces.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> from steingp.inference import Fit
+        >>> X = np.linspace(-3, 3, 30)[:, None]
+        >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+        >>> one = Fit(model, effective_size=50)
+        >>> one.run(progress=False, callback=lambda state: state.stage == "collecting")
+        >>> two = Fit(model, effective_size=50)
+        >>> two.load_state_dict(one.state_dict())
+        >>> two.run(progress=False)
+        >>> two.state.stage
+        'done'
+    """
+
+    def __init__(
+        self,
+        model: SteinGP,
+        num_particles: int | None = None,
+        effective_size: float | None = None,
+        seed: int = 0,
+        explore: bool | None = None,
+    ) -> None:
+        on_cpu = jax.default_backend() == "cpu"
+        if num_particles is None:
+            num_particles = 20 if on_cpu else 64
+        check_count("num_particles", num_particles)
+        check_count("seed", seed, lowest=0)
+        if effective_size is not None and not effective_size > 0:
+            raise ValueError(f"effective_size must be positive; got {effective_size}.")
+        self.model, self.seed = model, seed
+        self._density = Flat(model.target.normalised())
+        self._data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
+        free = model.target.specification.hyperparameters.free
+        d = sum(int(np.prod(p.shape)) for p in free)
+        self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
+        start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
+        self.states: list[State] = [corrected.init(start)]
+        """One for every mode; they are run one after the other."""
+        self.modes: Modes = modes.ONE
+        self.exploration: Exploration | None = None
+        """Led to the posterior by tempering, before anything else, if at all."""
+        work = model.num_data * model.matrix_size**2  # flops of a gradient, about
+        small = d <= _EXPLORED and work < 0.1 * _QUICK
+        if explore is None:
+            explore = small and not isinstance(model.target, Collapsed)
+        if explore:
+            self.exploration = tempering.init(d, len(start), seed)
+        self._evidence: list[Evidence] | None = None
+        self.seconds = 0.0
+        quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
+        self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
+
+    @property
+    def state(self) -> State:
+        """Of the mode that is being run, or was last."""
+        return self.states[self._running]
+
+    @property
+    def _running(self) -> int:
+        # modes are known once all have adapted, so that comes first
+        for stages in (("SVGD", "adapting"), ("collecting",)):
+            for k, state in enumerate(self.states):
+                if state.stage in stages:
+                    return k
+        return len(self.states) - 1
+
+    def run(
+        self,
+        *,
+        progress: bool = True,
+        callback: Callable[[State], bool | None] | None = None,
+    ) -> None:
+        """Go on until the effective size is reached; Ctrl-C keeps what was reached."""
+        began = time.perf_counter()
+        for k, state in enumerate(self.states):
+            if state.stage == "done" and state.effective_size() < self.wanted:
+                later = state.sweeps + corrected.SWEEPS_PER_LOOK
+                self.states[k] = dataclasses.replace(
+                    state, stage="collecting", next_look=later
+                )
+        with (
+            blas_suited_to(self.model.matrix_size),
+            progress_bar(int(self.wanted), progress, "SVGD", "...") as show,
+        ):
+            try:
+                while self.state.stage != "done":
+                    self._advance()
+                    self._show(show)
+                    if callback is not None and callback(self.state):
+                        break
+            except KeyboardInterrupt:
+                warnings.warn(
+                    f"interrupted while {self.stage}; what was reached is kept.",
+                    stacklevel=3,
+                )
+        self.seconds += time.perf_counter() - began
+
+    @property
+    def stage(self) -> str:
+        """What is being done: "exploring", or the stage of `state`."""
+        return "exploring" if self._exploring else self.state.stage
+
+    @property
+    def _exploring(self) -> bool:
+        return self.exploration is not None and self.exploration.beta < 1.0
+
+    def _explore(self) -> None:
+        assert self.exploration is not None
+        self.exploration = tempering.advance(
+            self._scored(), self.exploration, self.seed
+        )
+        if not self._exploring:
+            found = tempering.spread_out(
+                self.exploration.positions, len(self.state.particles)
+            )
+            self.states = [
+                dataclasses.replace(
+                    corrected.init(found), num_gradients=self.exploration.num_gradients
+                )
+            ]
+
+    def _advance(self) -> None:
+        if self._exploring:
+            self._explore()
+            return
+        k = self._running
+        density = self._within(k)
+        before, self._evidence = self.states[k].stage, None
+        after = corrected.advance(
+            density, self.states[k], self.seed + _SEEDS_APART * k, self.wanted,
+            self._sweeps_at_once,
+        )  # fmt: skip
+        self.states[k] = after
+        if before == "adapting" and after.stage == "collecting":
+            self._settle(k)
+        if self.state.stage not in (before, "done"):
+            self._begin_inner_iterations_here()
+
+    def _settle(self, k: int) -> None:
+        """A run has adapted: are its particles one mode, part of another, or several?"""
+        state = self.states[k]
+        assert state.moves is not None
+        mode_of = self.modes.of(state.adapted)
+        counts = np.bincount(mode_of.ravel(), minlength=len(self.states))
+        counts_elsewhere = np.where(np.arange(len(counts)) == k, 0, counts)
+        if counts_elsewhere.sum() > _CROSSING * counts.sum():
+            self._merge(
+                k, int(np.argmax(counts_elsewhere)), bool(2 * counts[k] > counts.sum())
+            )
+            return
+        inside = self.modes.of(np.asarray(state.moves.positions)) == k
+        if not inside.all():
+            state = self.states[k] = corrected.brought_inside(state, inside)
+        gap = modes.gap(state.adapted[:, inside])
+        if gap is None or len(self.states) >= modes.MOST_MODES:
+            return
+        self.modes = self.modes.cut(k, gap)
+        assert state.moves is not None
+        last = self.modes.of(np.asarray(state.moves.positions))
+        below = corrected.among(state, np.flatnonzero(last == k))
+        above = corrected.among(state, np.flatnonzero(last == len(self.states)))
+        self.states[k] = dataclasses.replace(
+            below, num_gradients=state.num_gradients, trace=state.trace,
+            num_replaced=state.num_replaced,
+        )  # fmt: skip
+        self.states.append(above)
+
+    def _merge(self, k: int, other: int, keep_k: bool) -> None:
+        """Particles cross between two modes: they are one. One of the runs is enough."""
+        gone, heir = (other, k) if keep_k else (k, other)
+        self.modes = self.modes.merged(gone, heir)
+        spent = self.states[gone].num_gradients
+        self.states[heir] = dataclasses.replace(
+            self.states[heir], num_gradients=self.states[heir].num_gradients + spent
+        )
+        self.states.pop(gone)
+
+    def _within(self, k: int) -> Density:
+        """The density that a mode's run sees: walled where it is collected."""
+        d = self.states[k].particles.shape[1]
+        walls = tempering.no_walls(d)
+        around = self.modes.walls(k) if self.states[k].stage == "collecting" else None
+        if around is not None:
+            walls[: len(around)] = around
+        return Tempered(self._scored(), np.asarray(1.0), walls)
+
+    def _scored(self) -> Density:
+        if self.model.stream is not None:
+            return FullPasses(self._density, self.model.stream.one_pass)
+        return OfOne(self._density, self._data, self.model.particles_at_once)
+
+    def _begin_inner_iterations_here(self) -> None:
+        """Sites of the mean particle as start of every inner iteration of a stage."""
+        if not isinstance(self._density.target, Collapsed):
+            return
+        assert self.state.moves is not None
+        middle = jnp.asarray(np.median(self.state.moves.positions, axis=0))
+        sites = to_numpy(flat.sites(self._density, middle, self._data))
+        if all(np.all(np.isfinite(part)) for part in sites):
+            self._density = Flat(self._density.target.started_at(sites))
+
+    def _show(self, show: Callable[..., None]) -> None:
+        state = self.state
+        if self._exploring:
+            assert self.exploration is not None
+            show(0, f"beta {self.exploration.beta:.3g}", "exploring")
+        elif state.stage == "SVGD":
+            show(0, f"{corrected.STEPS_PER_LOOK * state.looks} steps", "SVGD")
+        elif state.stage == "adapting":
+            show(0, f"acceptance {state.trace['acceptance'][-1]:.2f}"
+                 if state.trace else "", "adapting")  # fmt: skip
+        else:
+            note = f"sweep {state.sweeps}, looks again at {state.next_look}"
+            name = "collecting"
+            if len(self.states) > 1:
+                name = f"mode {self._running + 1} of {len(self.states)}"
+            show(
+                int(self.wanted * min(state.sweeps / state.next_look, 1.0)), note, name
+            )
+
+    # --- what came out ------------------------------------------------------------------
+
+    def posterior(self) -> Posterior:
+        """The draws as a posterior: those collected, or else where particles are now."""
+        parts = [self._kept(k) for k in range(len(self.states))]
+        kept = np.concatenate(parts)
+        mode_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        done = all(state.stage == "done" for state in self.states)
+        masses = np.bincount(mode_of) / len(kept)
+        if len(parts) > 1 and done:
+            masses = softmax([e.log_value for e in self.evidence()])
+        share = (masses / np.bincount(mode_of))[mode_of]
+        weights, k, gain = self._weights(kept, share)
+        worth = [
+            state.mixing() if state.stage in ("collecting", "done") and state.sweeps >= 4
+            else None for state in self.states
+        ]  # fmt: skip
+        report = self._report(len(kept), k, weights, worth, masses)
+        weights = share if weights is None else weights
+        posterior = self._owner().posterior(
+            self._particles(kept),
+            weights=weights,
+            report=report,
+            checkpoint=self.state_dict(),
+            method=self._method(report),
+        )
+        posterior.modes = [
+            Mode(float(weights[mode_of == k].sum()), np.flatnonzero(mode_of == k))
+            for k in range(len(parts))
+        ]
+        if done:
+            posterior.evidence_of_modes = lambda: self._evidence_with(gain)
+        return posterior
+
+    def _kept(self, k: int) -> np.ndarray:
+        """Draws of a mode, thinned where there are more than are of use."""
+        state = self.states[k]
+        draws = state.draws
+        if self._exploring:
+            assert self.exploration is not None
+            return self.exploration.positions
+        if state.stage in ("SVGD", "adapting") or not state.sweeps:
+            particles = state.particles if state.moves is None else (
+                state.moves.positions
+            )  # fmt: skip
+            draws = np.asarray(particles)[None]
+        every = max(1, int(draws.shape[0] * draws.shape[1] // (2 * self.wanted)))
+        if isinstance(self.model.target, Collapsed):
+            most = max(1, draws.shape[0] * draws.shape[1] // _MOST_WEIGHED)
+            every = max(every, most)
+        kept = draws[::every].reshape(-1, draws.shape[-1])
+        if self.modes.num_modes > 1:
+            inside = self.modes.of(kept) == k
+            kept = kept[inside] if inside.any() else kept
+        if self.model.stream is not None:
+            kept = kept[:: max(1, -(-len(kept) // FEWEST_DRAWS))]
+        return kept
+
+    def evidence(self) -> list[Evidence]:
+        """Of every mode, in the coordinates in which priors are standard normal.
+
+        Where f is integrated out by an approximation or a bound, so is this.
+        """
+        if self._evidence is None:
+            walls = tempering.no_walls(self.state.particles.shape[1])
+            density = Tempered(self._scored(), np.asarray(1.0), walls)
+
+            def log_density(z: np.ndarray) -> np.ndarray:
+                return corrected.evaluate(density, z, len(self.state.particles))[0]
+
+            with blas_suited_to(self.model.matrix_size):
+                self._evidence = [
+                    bridge(
+                        state.draws, state.values, log_density, seed=self.seed,
+                        inside=None if len(self.states) == 1 else (
+                            lambda z, k=k: self.modes.of(z) == k
+                        ),
+                    )
+                    for k, state in enumerate(self.states)
+                ]  # fmt: skip
+        return self._evidence
+
+    def _evidence_with(self, gain: float) -> list[Evidence]:
+        """The same, corrected by what weights know of it, and for the unit of y."""
+        shift = gain - self.model.num_data * np.log(self.model.scaling.y_scale)
+        return [
+            e._replace(
+                log_value=e.log_value + shift,
+                halves=(e.halves[0] + shift, e.halves[1] + shift),
+            )
+            for e in self.evidence()
+        ]
+
+    def _particles(self, kept: np.ndarray) -> dict[str, np.ndarray]:
+        scored = self._scored()
+        if isinstance(scored, FullPasses):
+            return to_numpy(float64(scored.particles)(jnp.asarray(kept)))
+        return flat.constrain(self._density, kept)
+
+    def _owner(self) -> SteinGP:
+        """Whose posterior it is: of a stream, the model whose particles carry q(u)."""
+        if self.model.stream is None:
+            return self.model
+        owner, target = copy.copy(self.model), self.model.target
+        assert isinstance(target, Titsias)
+        owner.target = Variational(
+            target.specification,
+            Z=target.Z,
+            num_data=float(owner.num_data),
+            jitter=target.jitter,
+        )
+        return owner
+
+    def _weights(
+        self, kept: np.ndarray, share: np.ndarray
+    ) -> tuple[np.ndarray | None, float | None, float]:
+        """Weights for what the approximate evidence got wrong, if they can be had.
+
+        With them, their Pareto k, and the log of what it got wrong on the whole.
+        """
+        target = self._density.target
+        if not isinstance(target, Collapsed) or target.Z is not None:
+            return None, None, 0.0
+        if any(state.stage != "done" for state in self.states) or len(kept) < 25:
+            return None, None, 0.0
+        with blas_suited_to(self.model.matrix_size):
+            errors = flat.log_errors(
+                self._density, kept, jnp.asarray(self.seed), self._data
+            )
+        if not np.all(np.isfinite(errors)):
+            return None, float("inf"), 0.0
+        gain = log_sum(errors, share)
+        weights, k = pareto_smooth(errors + np.log(share))
+        # noisier than what they correct: leave them, and say so
+        if k > 0.7 or size_of_weights(weights) < 0.5 * size_of_weights(share):
+            return None, float(k), gain
+        return weights, float(k), gain
+
+    def _report(
+        self,
+        num_kept: int,
+        k: float | None,
+        weights: np.ndarray | None,
+        worth: list[Mixing | None],
+        masses: np.ndarray,
+    ) -> FitReport:
+        share = 1.0
+        if weights is not None:
+            share = size_of_weights(weights) / len(weights)
+        size, rhat = 0.0, float("nan")
+        known = [w for w in worth if w is not None]
+        if len(known) == len(worth):
+            # masses are known, draws within them are worth so many
+            size = 1.0 / sum(
+                m**2 / w.smallest_size for m, w in zip(masses, known, strict=True)
+            )
+            rhat = max(float(w.mean_rhat.max()) for w in known)
+        acceptances = [s.trace.get("acceptance", np.zeros(0)) for s in self.states]
+        acceptance = np.concatenate(acceptances)
+        return FitReport(
+            stage=self.stage,
+            effective_size=min(share * size, num_kept),
+            rhat=rhat,
+            num_particles=len(self.state.particles),
+            num_gradients=sum(s.num_gradients for s in self.states),
+            num_sweeps=sum(s.sweeps for s in self.states) if known else 0,
+            acceptance=float(acceptance.mean()) if len(acceptance) else float("nan"),
+            num_replaced=sum(s.num_replaced for s in self.states),
+            pareto_k=k,
+            weighted=weights is not None,
+            seconds=self.seconds,
+        )
+
+    def _method(self, report: FitReport) -> str:
+        if report.stage != "done":
+            return f"stopped while {report.stage}"
+        size = report.effective_size
+        short = f" of the {self.wanted:.0f} asked for" if size < self.wanted else ""
+        return f"SVGD and corrected moves, worth {size:.0f} independent draws{short}"
+
+    # --- files --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Everything needed to go on later, as named arrays."""
+        arrays = {
+            f"{k}.{name}": array
+            for k, state in enumerate(self.states)
+            for name, array in corrected.to_arrays(state).items()
+        }
+        arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
+        if isinstance(self._density.target, Collapsed):
+            arrays["start.tau"], arrays["start.nu"] = map(
+                np.asarray, self._density.target.start
+            )
+        if self.exploration is not None:
+            explored = tempering.to_arrays(self.exploration)
+            arrays |= {f"exploration.{name}": a for name, a in explored.items()}
+        return arrays | {
+            "seconds": np.asarray(self.seconds),
+        }
+
+    def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state_dict` of the same model and seed, as if never stopped."""
+        if "modes.num" not in arrays:
+            raise ValueError("the arrays do not hold the state of a fit.")
+        self.modes = Modes.from_arrays(_part(arrays, "modes"))
+        template = self.states[0]
+        self.states = [
+            corrected.from_arrays(template, _part(arrays, str(k)))
+            for k in range(self.modes.num_modes)
+        ]
+        explored = _part(arrays, "exploration")
+        self.exploration = tempering.from_arrays(explored) if explored else None
+        self.seconds, self._evidence = float(arrays["seconds"]), None
+        if isinstance(self._density.target, Collapsed):
+            sites = Sites(
+                np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
+            )
+            self._density = Flat(self._density.target.started_at(sites))
+
+
+def _part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    return {
+        key.removeprefix(f"{name}."): np.asarray(value)
+        for key, value in arrays.items()
+        if key.startswith(f"{name}.")
+    }

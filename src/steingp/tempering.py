@@ -1,0 +1,268 @@
+"""Exploring: draws from a standard normal prior, led to the posterior step by step.
+
+Between the prior N(0, I) and the density stand the tempered densities
+N(0, I)^(1 - beta) density^beta. Particles drawn from the prior are weighted, resampled and
+moved at a rising beta (Del Moral, Doucet and Jasra 2006), each rise as large as leaves the
+weights worth a share of the particles. While beta is small modes are not parted yet, so
+particles come to all that can be reached from the prior. The product of the mean weights
+estimates the evidence.
+
+    >>> import jax, numpy as np
+    >>> from steingp import tempering
+    >>> from steingp.corrected import OfOne
+    >>> def two_modes(z, _):                            # at -2 and 2, masses 0.3 and 0.7
+    ...     apart = jax.numpy.array([-2.0, 2.0]) - z[0]
+    ...     return jax.nn.log_sum(-18.0 * apart**2, b=jax.numpy.array([0.3, 0.7]))
+    >>> state = tempering.init(1, num_particles=20, seed=0)
+    >>> while state.beta < 1.0:
+    ...     state = tempering.advance(OfOne(two_modes, None), state, seed=0)
+    >>> sorted(set(np.sign(state.positions[:, 0]).tolist()))
+    [-1.0, 1.0]
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from steingp import moves
+from steingp.corrected import Density, evaluate
+from steingp.precision import float64
+from steingp.weights import log_sum
+
+WIDTH = 2.0
+"""Sd of the start, that of the prior being 1: modes in its tails count as well."""
+NUM_EXPLORERS = 256
+"""Particles that explore, rounded up to a multiple of those that move at once."""
+KEPT = 0.6
+"""Share of the particles that the weights of a rise are worth."""
+SWEEPS = 2
+"""Of moves after each rise."""
+MOST_RISES = 60
+
+
+class Tempered(eqx.Module):
+    """N(0, I)^(1 - beta) density^beta, where it is inside of all walls."""
+
+    density: Any
+    beta: Any
+    """1: the density itself."""
+    walls: Any
+    """(W, d + 1): inside is where wall[:d]'z <= wall[d], for every row."""
+
+    @property
+    def compiled(self) -> bool:
+        return self.density.compiled
+
+    def __call__(self, positions: Array) -> tuple[Array, Array]:
+        values, scores = self.density(positions)
+        start = -0.5 * jnp.sum(positions**2, axis=1) / WIDTH**2
+        start = start - positions.shape[1] * jnp.log(WIDTH * jnp.sqrt(2.0 * jnp.pi))
+        rest = 1.0 - self.beta
+        values = self.beta * values + rest * start
+        scores = self.beta * scores - rest * positions / WIDTH**2
+        walls = jnp.asarray(self.walls)
+        inside = jnp.all(positions @ walls[:, :-1].T <= walls[None, :, -1], axis=1)
+        return jnp.where(inside, values, -jnp.inf), scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """Where an exploration is."""
+
+    positions: Float[np.ndarray, "P d"]
+    values: Float[np.ndarray, " P"]
+    """Log densities, not tempered; NaN before the first evaluation."""
+    beta: float
+    log_evidence: float
+    log_step: float
+    rises: int
+    num_particles: int
+    """That move at once."""
+    num_gradients: int
+
+
+def init(d: int, num_particles: int, seed: int) -> Exploration:
+    """Draws from the prior.
+
+    Example:
+        >>> from steingp import tempering
+        >>> tempering.init(3, num_particles=20, seed=0).positions.shape
+        (260, 3)
+    """
+    num = -(-NUM_EXPLORERS // num_particles) * num_particles
+    points = qmc.Sobol(d, rng=np.random.default_rng([seed, 1]))
+    uniform = points.random(1 << (num - 1).bit_length())[:num]
+    return Exploration(
+        positions=WIDTH * ndtri(uniform),
+        values=np.full(num, np.nan),
+        beta=0.0,
+        log_evidence=0.0,
+        log_step=-0.25 * float(np.log(d)),
+        rises=0,
+        num_particles=num_particles,
+        num_gradients=0,
+    )
+
+
+@float64
+def advance(density: Density, state: Exploration, seed: int) -> Exploration:
+    """One rise of beta: weigh, resample, move."""
+    num, d = state.positions.shape
+    J, walls = state.num_particles, no_walls(d)
+    count = state.num_gradients
+    if state.rises == 0:
+        plain = Tempered(density, np.asarray(1.0), walls)
+        state = dataclasses.replace(
+            state, values=evaluate(plain, state.positions, J)[0]
+        )
+        count += num
+    gain = state.values - _log_start(state.positions)
+    gain = np.where(np.isfinite(gain), gain, -np.inf)
+    if not np.isfinite(gain).any():
+        raise FloatingPointError("no draw from the prior has a finite log density.")
+    rise = _rise(gain, 1.0 - state.beta)
+    last = state.beta + rise >= 1.0 or state.rises + 1 >= MOST_RISES
+    beta = 1.0 if last else state.beta + rise
+    log_weights = np.where(np.isfinite(gain), (beta - state.beta) * gain, -np.inf)
+    rng = np.random.default_rng([seed, 2, state.rises])
+    chosen = _resample(log_weights, rng)
+    positions = state.positions[chosen]
+    tempered = Tempered(density, np.asarray(beta), walls)
+    values, scores = evaluate(tempered, positions, J)
+    count += num
+    factor = moves.shrunk_factor(positions)
+    accepted = []
+    for part in np.arange(num).reshape(-1, J):
+        begun = moves.start(
+            positions[part], values[part], scores[part], draws=positions
+        )._replace(factor=factor, log_step=np.asarray(state.log_step))
+        begun = begun._replace(
+            sweep=np.asarray(state.rises * SWEEPS + part[0] * 10_000)
+        )
+        moved, info = _move(tempered, begun, seed)
+        positions[part], values[part] = moved.positions, moved.values
+        count += J * int(np.sum(info.num_gradients))
+        accepted.append(np.mean(info.acceptance))
+    # the step for the next rise, from how these moves were accepted
+    log_step = state.log_step + float(np.clip(np.mean(accepted) - 0.8, -0.5, 0.1)) * 2.0
+    plain_values = (values - (1.0 - beta) * _log_start(positions)) / beta
+    return dataclasses.replace(
+        state,
+        positions=positions,
+        values=plain_values,
+        beta=beta,
+        log_evidence=state.log_evidence + log_sum(log_weights) - np.log(num),
+        log_step=log_step,
+        rises=state.rises + 1,
+        num_gradients=count,
+    )
+
+
+def no_walls(d: int, most: int = 5) -> Float[np.ndarray, "W d+1"]:
+    """Walls that enclose all: their number is fixed, so that nothing is compiled anew."""
+    return np.concatenate([np.zeros((most, d)), np.ones((most, 1))], axis=1)
+
+
+def spread_out(
+    positions: Float[np.ndarray, "P d"], num: int
+) -> Float[np.ndarray, "num d"]:
+    """Some of the positions, such that few of them stand for every place.
+
+    The first is next to the median; each further one is that farthest from those chosen,
+    in units of their sds.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import tempering
+        >>> z = np.array([[0.0], [0.1], [-0.1], [5.0]])
+        >>> tempering.spread_out(z, 2)[:, 0].tolist()
+        [0.0, 5.0]
+    """
+    scale = positions.std(axis=0)
+    white = positions / np.where(scale > 0.0, scale, 1.0)
+    first = int(np.argmin(np.sum((white - np.median(white, axis=0)) ** 2, axis=1)))
+    chosen = [first]
+    distance = np.sum((white - white[first]) ** 2, axis=1)
+    while len(chosen) < num:
+        chosen.append(int(np.argmax(distance)))
+        nearer = np.sum((white - white[chosen[-1]]) ** 2, axis=1)
+        distance = np.minimum(distance, nearer)
+    return positions[chosen]
+
+
+def to_arrays(state: Exploration) -> dict[str, np.ndarray]:
+    """The state as named arrays; `from_arrays` reads them."""
+    return {name: np.asarray(v) for name, v in dataclasses.asdict(state).items()}
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray]) -> Exploration:
+    """What `to_arrays` wrote.
+
+    Example:
+        >>> from steingp import tempering
+        >>> state = tempering.init(2, num_particles=20, seed=0)
+        >>> tempering.from_arrays(tempering.to_arrays(state)).rises
+        0
+    """
+    return Exploration(
+        positions=np.asarray(arrays["positions"]),
+        values=np.asarray(arrays["values"]),
+        beta=float(arrays["beta"]),
+        log_evidence=float(arrays["log_evidence"]),
+        log_step=float(arrays["log_step"]),
+        rises=int(arrays["rises"]),
+        num_particles=int(arrays["num_particles"]),
+        num_gradients=int(arrays["num_gradients"]),
+    )
+
+
+def _move(density: Tempered, state: Any, seed: int) -> tuple[Any, Any]:
+    keys = moves.sweep_keys(seed, state, SWEEPS)
+    if density.compiled:
+        done = moves.jitted_sweeps(density, state, keys, adapting=False)
+        new, swept = jax.device_get(done)
+        return new, swept.info
+    infos = []
+    for key in keys:
+        state, info = moves.sweep(density, state, key, adapting=False, compiled=False)
+        infos.append(info)
+    return jax.device_get((state, jax.tree.map(lambda *x: np.stack(x), *infos)))
+
+
+def _log_start(positions: np.ndarray) -> np.ndarray:
+    d = positions.shape[1]
+    constant = d * np.log(WIDTH * np.sqrt(2.0 * np.pi))
+    return -0.5 * np.sum(positions**2, axis=1) / WIDTH**2 - constant
+
+
+def _rise(gain: np.ndarray, most: float) -> float:
+    """How far beta can rise until weights exp(rise gain) are worth `KEPT` of the draws."""
+
+    def worth(rise: float) -> float:
+        w = np.where(np.isfinite(gain), rise * gain, -np.inf)
+        w = np.exp(w - np.max(w))
+        return float(np.sum(w) ** 2 / np.sum(w**2)) / len(gain)
+
+    if worth(most) >= KEPT:
+        return most
+    low, high = 0.0, most
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if worth(middle) > KEPT else (low, middle)
+    return max(low, 1e-6)
+
+
+def _resample(log_weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Row numbers, each as often as its weight asks for but for rounding."""
+    weights = np.exp(log_weights - log_sum(log_weights))
+    ticks = (np.arange(len(weights)) + rng.uniform()) / len(weights)
+    return np.minimum(np.searchsorted(np.cumsum(weights), ticks), len(weights) - 1)
