@@ -307,7 +307,8 @@ def write_page(
     page.write_text(
         TEXT.format(
             devices="; ".join(devices), plain=middle("paper"), ours=middle("default"),
-            known=known_text(lines), modes=mode_table(lines), hyperparameters=hyperparameter_table(lines),
+            known=known_text(lines), modes=mode_table(lines),
+            hyperparameters=hyperparameter_table(lines),
             predictions=prediction_table(lines), sparse=sparse_text(lines),
             costs=cost_table(lines), remarks=remarks,
         )
