@@ -155,7 +155,7 @@ def compare(
         line["log_evidence"], line["log_evidence_error"] = found[:2]
         line["log_evidence_gap"] = found.log_value - reference.about["log_evidence"]
     if problem.name in references.BIMODAL:
-        lengthscale = posterior.particles["kernel.lengthscales"][:, 0]
+        lengthscale = np.ravel(posterior.particles["kernel.lengthscales"])
         below = float(w @ (lengthscale < reference.about["cut"]))
         line |= {"mass": below, "true_mass": reference.about["masses"][0]}
         line["num_modes"] = len(posterior.modes)

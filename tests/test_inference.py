@@ -103,12 +103,14 @@ def test_a_fit_stopped_in_any_stage_keeps_what_was_reached_and_goes_on(
 ) -> None:
     likelihood = likelihoods.Bernoulli() if kind == "bernoulli" else None
     data = (X, labels if kind == "bernoulli" else y)
-    whole = sg.fit(sg.SteinGP(data, kernel, likelihood), effective_size=60, seed=3)
+    whole = sg.fit(
+        sg.SteinGP(data, kernel, likelihood), effective_size=60, seed=3, explore=False
+    )
     checkpoint = None
     for stage in ("SVGD", "adapting", "collecting"):
         model = sg.SteinGP(data, kernel, likelihood)
         part = sg.fit(
-            model, effective_size=60, seed=3, callback=interrupt_at(stage),
+            model, effective_size=60, seed=3, explore=False, callback=interrupt_at(stage),
             resume=checkpoint,
         )  # fmt: skip
         assert part.method == f"stopped while {stage}"
@@ -116,12 +118,14 @@ def test_a_fit_stopped_in_any_stage_keeps_what_was_reached_and_goes_on(
         assert np.all(np.isfinite(part.predict_y(X[:3]).mean))
         checkpoint = part.checkpoint
     model = sg.SteinGP(data, kernel, likelihood)
-    last = sg.fit(model, effective_size=60, seed=3, resume=checkpoint)
+    last = sg.fit(model, effective_size=60, seed=3, explore=False, resume=checkpoint)
     for name, values in whole.particles.items():
         np.testing.assert_array_equal(values, last.particles[name])
     np.testing.assert_array_equal(whole.weights, last.weights)
     # and on to more, from where it was done
-    more = sg.fit(model, effective_size=200, seed=3, resume=last.checkpoint)
+    more = sg.fit(
+        model, effective_size=200, seed=3, explore=False, resume=last.checkpoint
+    )
     assert more.report.effective_size > last.report.effective_size
 
 

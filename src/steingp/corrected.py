@@ -284,8 +284,9 @@ def _descend(density: Density, state: State) -> State:
     positions, scored, optimiser = state.particles, state.scored, state.optimiser
     means = []
     for _ in range(STEPS_PER_LOOK):
-        positions, optimiser = _along_phi(positions, scored, optimiser)
-        *scored, mean = _evaluate(density, positions)
+        positions, scored, optimiser, mean = _step(
+            density, positions, scored, optimiser
+        )
         means.append(mean)
     positions, scored, optimiser, means = jax.device_get(
         (positions, scored, optimiser, means)
@@ -295,7 +296,7 @@ def _descend(density: Density, state: State) -> State:
     state = dataclasses.replace(
         state,
         particles=positions,
-        scored=tuple(scored),
+        scored=scored,
         optimiser=optimiser,
         looks=state.looks + 1,
         num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
@@ -315,12 +316,29 @@ def _descend(density: Density, state: State) -> State:
     )
 
 
-@eqx.filter_jit
-def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:
-    """Along phi by Adam; a particle without a finite score is carried by the others.
+def _step(
+    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
+) -> tuple[Array, tuple[Array, Array], Any, Array]:
+    """An SVGD step by Adam, log densities and scores where it leads, and their mean.
 
-    Where none has any, as before the first evaluation, all stay.
+    A particle without a finite score is carried by the others. Where none has any, as
+    before the first evaluation, all stay.
     """
+    if density.compiled:
+        return _step_compiled(density, positions, scored, optimiser)
+    positions, optimiser = _along_phi_compiled(positions, scored, optimiser)
+    return positions, *_scored(density, positions, optimiser)
+
+
+@eqx.filter_jit
+def _step_compiled(
+    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
+) -> tuple[Array, tuple[Array, Array], Any, Array]:
+    positions, optimiser = _along_phi(positions, scored, optimiser)
+    return positions, *_scored(density, positions, optimiser)
+
+
+def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:
     positions = jnp.asarray(positions)
     healthy = _healthy(*scored)
     direction = phi(RBF(), positions, jnp.where(healthy[:, None], scored[1], 0.0))
@@ -332,30 +350,32 @@ def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]
     )
 
 
-def _evaluate(density: Density, positions: Any) -> tuple[Array, Array, Array]:
-    """Log densities, scores, and the mean log density of those that are finite."""
-    return (_evaluate_compiled if density.compiled else _evaluate_by)(
-        density, jnp.asarray(positions)
-    )
+_along_phi_compiled = eqx.filter_jit(_along_phi)
 
 
-def _evaluate_by(density: Density, positions: Array) -> tuple[Array, Array, Array]:
+def _scored(
+    density: Density, positions: Array, optimiser: Any
+) -> tuple[tuple[Array, Array], Any, Array]:
     values, scores = (jnp.asarray(part, float) for part in density(positions))
-    return values, scores, jnp.mean(values, where=_healthy(values, scores))
-
-
-_evaluate_compiled = eqx.filter_jit(_evaluate_by)
+    mean = jnp.mean(values, where=_healthy(values, scores))
+    return (values, scores), optimiser, mean
 
 
 @float64
 def evaluate(
     density: Density, positions: Float[np.ndarray, "S d"], num_particles: int
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]]:
-    """Log densities and scores of any number of positions, by calls of a run's size."""
+    """Log densities and scores of any number of positions.
+
+    By SVGD steps that stay where they are: what a run needs anyway is compiled once.
+    """
     missing = -len(positions) % num_particles
     filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
     parts = filled.reshape(-1, num_particles, positions.shape[1])
-    found = jax.device_get([_evaluate(density, part)[:2] for part in parts])
+    rest = init(parts[0])
+    found = jax.device_get(
+        [_step(density, part, rest.scored, rest.optimiser)[1] for part in parts]
+    )
     values, scores = (np.concatenate(part) for part in zip(*found, strict=True))
     return values[: len(positions)], scores[: len(positions)]
 

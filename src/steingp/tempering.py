@@ -12,7 +12,7 @@ estimates the evidence.
     >>> from steingp.corrected import OfOne
     >>> def two_modes(z, _):                            # at -2 and 2, masses 0.3 and 0.7
     ...     apart = jax.numpy.array([-2.0, 2.0]) - z[0]
-    ...     return jax.nn.log_sum(-18.0 * apart**2, b=jax.numpy.array([0.3, 0.7]))
+    ...     return jax.nn.logsumexp(-18.0 * apart**2, b=jax.numpy.array([0.3, 0.7]))
     >>> state = tempering.init(1, num_particles=20, seed=0)
     >>> while state.beta < 1.0:
     ...     state = tempering.advance(OfOne(two_modes, None), state, seed=0)
