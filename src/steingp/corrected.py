@@ -150,6 +150,26 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
     )
 
 
+def started(
+    positions: Float[np.ndarray, "J d"],
+    values: Float[np.ndarray, " J"],
+    scores: Float[np.ndarray, "J d"],
+) -> State:
+    """The state of particles that are where the mass is already: SVGD is left out.
+
+    Raises:
+        FloatingPointError: some log density or score is not finite.
+    """
+    if not np.all(_healthy(values, scores)):
+        raise FloatingPointError(_NOWHERE)
+    return dataclasses.replace(
+        init(positions),
+        stage="adapting",
+        scored=(values, scores),
+        moves=moves.start(positions, values, scores),
+    )
+
+
 @float64
 def advance(
     density: Density, state: State, seed: int, wanted: float, num_sweeps: int = 1

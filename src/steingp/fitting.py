@@ -10,6 +10,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,10 +42,19 @@ _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
 _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
-_CROSSING = 0.25
-"""Share of draws in another mode from which on two modes are one."""
+_CROSSING, _STAYING = 0.1, 0.25
+"""Two modes are one if particles go from one to the other in more sweeps than this share,
+or if fewer of them than that stay."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
+
+
+class _Parent(NamedTuple):
+    """What a mode was before it was cut."""
+
+    modes: Modes
+    mode: int
+    state: State
 
 
 class Fit:
@@ -97,6 +107,7 @@ class Fit:
             explore = small and not isinstance(model.target, Collapsed)
         if explore:
             self.exploration = tempering.init(d, len(start), seed)
+        self._parents: list[_Parent] = []
         self._evidence: list[Evidence] | None = None
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
@@ -165,9 +176,11 @@ class Fit:
             found = tempering.spread_out(
                 self.exploration.positions, len(self.state.particles)
             )
+            scored = corrected.evaluate(self._within(0), found, len(found))
             self.states = [
                 dataclasses.replace(
-                    corrected.init(found), num_gradients=self.exploration.num_gradients
+                    corrected.started(found, *scored),
+                    num_gradients=self.exploration.num_gradients + len(found),
                 )
             ]
 
@@ -192,13 +205,13 @@ class Fit:
         """A run has adapted: are its particles one mode, part of another, or several?"""
         state = self.states[k]
         assert state.moves is not None
-        mode_of = self.modes.of(state.adapted)
-        counts = np.bincount(mode_of.ravel(), minlength=len(self.states))
-        counts_elsewhere = np.where(np.arange(len(counts)) == k, 0, counts)
-        if counts_elsewhere.sum() > _CROSSING * counts.sum():
-            self._merge(
-                k, int(np.argmax(counts_elsewhere)), bool(2 * counts[k] > counts.sum())
-            )
+        mode_of = self.modes.of(state.adapted[-corrected.SWEEPS_PER_WINDOW :])
+        crossing = float(np.mean(mode_of[1:] != mode_of[:-1]))
+        counts = np.bincount(mode_of[-1], minlength=len(self.states))
+        if crossing > _CROSSING or counts[k] < _STAYING * counts.sum():
+            elsewhere = np.where(np.arange(len(counts)) == k, 0, counts)
+            most_stay = bool(counts[k] > elsewhere.sum())
+            self._merge(k, int(np.argmax(elsewhere)), keep_k=most_stay)
             return
         inside = self.modes.of(np.asarray(state.moves.positions)) == k
         if not inside.all():
@@ -206,6 +219,7 @@ class Fit:
         gap = modes.gap(state.adapted[:, inside])
         if gap is None or len(self.states) >= modes.MOST_MODES:
             return
+        self._parents.append(_Parent(self.modes, k, state))
         self.modes = self.modes.cut(k, gap)
         assert state.moves is not None
         last = self.modes.of(np.asarray(state.moves.positions))
@@ -218,13 +232,23 @@ class Fit:
         self.states.append(above)
 
     def _merge(self, k: int, other: int, keep_k: bool) -> None:
-        """Particles cross between two modes: they are one. One of the runs is enough."""
+        """Particles cross between two modes: they are one.
+
+        If it was cut last, what it was before goes on, with all its particles; else one
+        of the two runs is enough.
+        """
+        spent = self.states[k].num_gradients + self.states[other].num_gradients
+        last = len(self.states) - 1
+        if self._parents and {self._parents[-1].mode, last} == {k, other}:
+            parent = self._parents.pop()
+            self.modes, k, state = parent
+            self.states[k] = dataclasses.replace(state, num_gradients=spent)
+            self.states.pop(last)
+            return
         gone, heir = (other, k) if keep_k else (k, other)
+        self._parents = []
         self.modes = self.modes.merged(gone, heir)
-        spent = self.states[gone].num_gradients
-        self.states[heir] = dataclasses.replace(
-            self.states[heir], num_gradients=self.states[heir].num_gradients + spent
-        )
+        self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
         self.states.pop(gone)
 
     def _within(self, k: int) -> Density:
@@ -460,6 +484,13 @@ class Fit:
             for name, array in corrected.to_arrays(state).items()
         }
         arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
+        for i, parent in enumerate(self._parents):
+            parts = {f"modes.{n}": a for n, a in parent.modes.to_arrays().items()}
+            parts |= {
+                f"state.{n}": a for n, a in corrected.to_arrays(parent.state).items()
+            }
+            parts["mode"] = np.asarray(parent.mode)
+            arrays |= {f"parent{i}.{name}": array for name, array in parts.items()}
         if isinstance(self._density.target, Collapsed):
             arrays["start.tau"], arrays["start.nu"] = map(
                 np.asarray, self._density.target.start
@@ -481,6 +512,15 @@ class Fit:
             corrected.from_arrays(template, _part(arrays, str(k)))
             for k in range(self.modes.num_modes)
         ]
+        self._parents = []
+        while parent := _part(arrays, f"parent{len(self._parents)}"):
+            self._parents.append(
+                _Parent(
+                    Modes.from_arrays(_part(parent, "modes")),
+                    int(parent["mode"]),
+                    corrected.from_arrays(template, _part(parent, "state")),
+                )
+            )
         explored = _part(arrays, "exploration")
         self.exploration = tempering.from_arrays(explored) if explored else None
         self.seconds, self._evidence = float(arrays["seconds"]), None

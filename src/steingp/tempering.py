@@ -44,7 +44,7 @@ NUM_EXPLORERS = 256
 """Particles that explore, rounded up to a multiple of those that move at once."""
 KEPT = 0.6
 """Share of the particles that the weights of a rise are worth."""
-SWEEPS = 2
+SWEEPS = 3
 """Of moves after each rise."""
 MOST_RISES = 60
 
