@@ -170,14 +170,20 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     share = min(1.0, freedom / (10.0 * d))
     within = share * within + (1.0 - share) * np.diag(np.diagonal(within))
     within = within + np.diag(1e-10 * scale**2)
-    between = np.atleast_2d(np.cov(places.T))
-    _, vectors = eigh(between, within, subset_by_index=(d - 1, d - 1))
+    apart = np.atleast_2d(np.cov(places.T))
+    _, vectors = eigh(apart, within, subset_by_index=(d - 1, d - 1))
     direction = vectors[:, 0]  # in which `within` is 1
     along = np.sort(places @ direction)
     widest = int(np.argmax(np.diff(along)))
     if along[widest + 1] - along[widest] < GAP:
         return None
-    return Gap(direction, float(0.5 * (along[widest] + along[widest + 1])))
+    # cut where it is emptiest, of all draws: the restless ones have a place as well
+    low, high = along[widest], along[widest + 1]
+    every = np.sort((sweeps @ direction).ravel())
+    between = every[(every > low) & (every < high)]
+    ends = np.concatenate([[low], between, [high]])
+    emptiest = int(np.argmax(np.diff(ends)))
+    return Gap(direction, float(0.5 * (ends[emptiest] + ends[emptiest + 1])))
 
 
 def _paths(tree: "_Cut | int", mode: int) -> Iterator[list[np.ndarray]]:
