@@ -82,9 +82,11 @@ class DemoResult(NamedTuple):
         for name in self.grid.axes:
             mean, sd = self.grid.mean_and_sd(name)
             draws = np.log(np.ravel(self.posterior.particles[name]))
+            ours = float(self.posterior.weights @ draws)
+            spread = float(np.sqrt(self.posterior.weights @ (draws - ours) ** 2))
             lines.append(
                 f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, draws "
-                f"{draws.mean():5.2f} +- {draws.std():.2f}"
+                f"{ours:5.2f} +- {spread:.2f}"
             )
         return "\n".join(lines)
 
