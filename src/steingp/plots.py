@@ -125,10 +125,15 @@ def particles(
             x, y, values = density[first, second]
             levels = _levels(values, (0.95, 0.8, 0.5, 0.2))
             axes.contourf(x, y, values, levels=levels, cmap="Greys", alpha=0.55)
-        size = 26.0 * np.clip(posterior.weights * posterior.num_draws, 0.2, 5.0)
+        # many draws would hide what lies beneath them
+        some = np.linspace(0, posterior.num_draws - 1, min(posterior.num_draws, 300))
+        some = some.astype(int)
+        size = 26.0 * np.clip(posterior.weights * posterior.num_draws, 0.2, 5.0)[some]
+        few = posterior.num_draws <= 50
         axes.scatter(
-            columns[first], columns[second], s=size, color=ORANGE, edgecolor="white",
-            lw=0.5, zorder=3,
+            columns[first][some], columns[second][some], s=size if few else 0.35 * size,
+            color=ORANGE, edgecolor="white" if few else "none",
+            alpha=1.0 if few else 0.6, lw=0.5, zorder=3,
         )  # fmt: skip
         if log_scale:
             axes.set_xscale("log")

@@ -161,8 +161,9 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
             draws = np.log(np.ravel(posterior.particles[key]))
             low, high = min(low, draws.min()), max(high, draws.max())
             limit(np.exp(low - 0.1), np.exp(high + 0.1))
-    figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and the "
-                    f"{posterior.num_draws} draws (orange)", fontsize=10)  # fmt: skip
+    shown = min(posterior.num_draws, 300)
+    figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and "
+                    f"{shown} draws (orange)", fontsize=10)  # fmt: skip
     figure.tight_layout()
     cloud = folder / "particles.png"
     figure.savefig(cloud, dpi=150)
