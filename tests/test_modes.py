@@ -234,3 +234,20 @@ def test_a_unit_of_y_changes_the_evidence_by_its_jacobian() -> None:
     large = sg.fit(sg.SteinGP((X, 1000.0 * y), kernel, standardise=True), **effort)
     gap = small.log_evidence().log_value - large.log_evidence().log_value
     assert gap == pytest.approx(25 * np.log(1000.0), abs=0.01)
+
+
+def test_exploring_is_refused_where_it_cannot_be_done() -> None:
+    X = np.linspace(-1.0, 1.0, 12)[:, None]
+    model = sg.SteinGP((X, np.sin(X)), sg.kernels.Matern32(), latents="joint")
+    with pytest.raises(ValueError, match="explore=True is for fits in which f is"):
+        sg.fit(model, explore=True)
+
+
+def test_particles_nowhere_become_copies_where_svgd_is_left_out() -> None:
+    positions, scores = np.arange(8.0).reshape(4, 2), np.ones((4, 2))
+    values = np.array([np.nan, -1.0, -2.0, -3.0])
+    state = corrected.started(positions, values, scores)
+    assert state.moves is not None and state.num_replaced == 1
+    np.testing.assert_array_equal(state.moves.positions[0], positions[1])
+    with pytest.raises(FloatingPointError, match="no particle has a finite"):
+        corrected.started(positions, np.full(4, np.nan), scores)

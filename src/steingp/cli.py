@@ -42,8 +42,8 @@ def demo(
     console.print(
         "[bold]Neal's data with outliers[/bold] (section 5.2 of the paper): 100 rows to "
         "fit, 100 held out. A Gaussian process with a squared exponential kernel and "
-        f"Gaussian noise; {particles} particles of its three hyperparameters are brought "
-        "to the posterior by SVGD and then moved until their draws are worth "
+        "Gaussian noise. Modes of its three hyperparameters are looked for by "
+        f"tempering; {particles} particles then move in each until their draws are worth "
         f"{effective_size} independent ones. (The default seed was picked for its two "
         "modes; most have one.)\n"
     )

@@ -44,7 +44,7 @@ SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 """Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
-_NOWHERE = (
+NOWHERE = (
     "no particle has a finite log density. Standardise the data, or use tighter priors or "
     "more jitter."
 )
@@ -158,15 +158,10 @@ def started(
     """The state of particles that are where the mass is already: SVGD is left out.
 
     Raises:
-        FloatingPointError: some log density or score is not finite.
+        FloatingPointError: no log density with its score is finite.
     """
-    if not np.all(_healthy(values, scores)):
-        raise FloatingPointError(_NOWHERE)
-    return dataclasses.replace(
-        init(positions),
-        stage="adapting",
-        scored=(values, scores),
-        moves=moves.start(positions, values, scores),
+    return _begin_adapting(
+        dataclasses.replace(init(positions), scored=(values, scores))
     )
 
 
@@ -209,12 +204,8 @@ def among(state: State, members: Int[np.ndarray, " k"]) -> State:
     drawn = state.adapted[:, members]
     if len(members) < 3:  # too few to tell a metric: how far any particle moves
         drawn = state.adapted - state.adapted.mean(axis=0)
-    started = moves.start(
-        np.asarray(state.moves.positions)[source],
-        np.asarray(state.moves.values)[source],
-        np.asarray(state.moves.scores)[source],
-        draws=drawn,
-    )
+    copies = _copies(state.moves, source)
+    started = moves.start(copies.positions, copies.values, copies.scores, draws=drawn)
     return dataclasses.replace(
         state,
         stage="adapting",
@@ -237,12 +228,7 @@ def brought_inside(state: State, inside: Bool[np.ndarray, " J"]) -> State:
     good = np.flatnonzero(inside)
     source = np.where(inside, np.arange(len(inside)), 0)
     source[~inside] = good[np.arange(np.sum(~inside)) % len(good)]
-    moved = state.moves._replace(
-        positions=np.asarray(state.moves.positions)[source],
-        values=np.asarray(state.moves.values)[source],
-        scores=np.asarray(state.moves.scores)[source],
-    )
-    return dataclasses.replace(state, moves=moved)
+    return dataclasses.replace(state, moves=_copies(state.moves, source))
 
 
 def to_arrays(state: State) -> dict[str, np.ndarray]:
@@ -270,26 +256,27 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
             f"the arrays hold particles of shape {np.shape(arrays['particles'])}, expected "
             f"{shape}: the run had another number of particles or hyperparameters."
         )
-
-    def part(name: str) -> dict[str, np.ndarray]:
-        return {
-            key.removeprefix(f"{name}."): np.asarray(value)
-            for key, value in arrays.items()
-            if key.startswith(f"{name}.")
-        }
-
     leaves, structure = jax.tree.flatten(template.optimiser)
-    optimiser = [part("optimiser")[str(i)] for i in range(len(leaves))]
-    moved = part("moves")
+    optimiser = [part(arrays, "optimiser")[str(i)] for i in range(len(leaves))]
+    moved, scored = part(arrays, "moves"), part(arrays, "scored")
     return State(
         stage=str(arrays["stage"]),
         optimiser=jax.tree.unflatten(structure, optimiser),
         moves=MoveState(**moved) if moved else None,
-        trace=part("trace"),
-        scored=(part("scored")["values"], part("scored")["scores"]),
+        trace=part(arrays, "trace"),
+        scored=(scored["values"], scored["scores"]),
         **{name: np.asarray(arrays[name]) for name in _ARRAYS},
         **{name: np.asarray(arrays[name]).item() for name in _SCALARS},
     )
+
+
+def part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """Those arrays whose names begin with `name` and a dot, without both."""
+    return {
+        key.removeprefix(f"{name}."): np.asarray(value)
+        for key, value in arrays.items()
+        if key.startswith(f"{name}.")
+    }
 
 
 _ARRAYS = ("particles", "draws", "values", "adapted")
@@ -312,7 +299,7 @@ def _descend(density: Density, state: State) -> State:
         (positions, scored, optimiser, means)
     )
     if not np.isfinite(means[-1]):
-        raise FloatingPointError(_NOWHERE)
+        raise FloatingPointError(NOWHERE)
     state = dataclasses.replace(
         state,
         particles=positions,
@@ -324,15 +311,32 @@ def _descend(density: Density, state: State) -> State:
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    healthy = np.asarray(_healthy(*scored))
-    source = np.where(healthy, np.arange(J), np.flatnonzero(healthy)[0])
+    return _begin_adapting(state)
+
+
+def _begin_adapting(state: State) -> State:
+    """From where SVGD brought the particles; copies of others for those nowhere."""
+    values, scores = state.scored
+    healthy = np.asarray(_healthy(values, scores))
+    if not healthy.any():
+        raise FloatingPointError(NOWHERE)
+    source = np.where(healthy, np.arange(len(values)), np.flatnonzero(healthy)[0])
     return dataclasses.replace(
         state,
         stage="adapting",
-        moves=moves.start(positions[source], scored[0][source], scored[1][source]),
+        moves=moves.start(state.particles[source], values[source], scores[source]),
         previous=-np.inf,
         looks=0,
         num_replaced=int(np.sum(~healthy)),
+    )
+
+
+def _copies(particles: MoveState, source: Int[np.ndarray, " J"]) -> MoveState:
+    """Each particle as the copy of another, or of itself."""
+    return particles._replace(
+        positions=np.asarray(particles.positions)[source],
+        values=np.asarray(particles.values)[source],
+        scores=np.asarray(particles.scores)[source],
     )
 
 
@@ -498,12 +502,7 @@ def _replace_lost(
     good = np.flatnonzero(~lost)
     source = np.arange(len(values))
     source[lost] = good[np.arange(lost.sum()) % len(good)]
-    moved = particles._replace(
-        positions=np.asarray(particles.positions)[source],
-        values=values[source],
-        scores=np.asarray(particles.scores)[source],
-    )
-    return moved, lost
+    return _copies(particles, source), lost
 
 
 def _look(state: State, wanted: float) -> State:

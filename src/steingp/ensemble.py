@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from steingp.checks import check_count
+from steingp.flat import Flat
 from steingp.linalg import blas_suited_to, factorise, inverse_lower
 from steingp.models import SteinGP
 from steingp.posterior import FitReport, Posterior
@@ -72,7 +72,7 @@ def _run_chunk(
     pass count the same. Where that depends on q itself, what q was has some weight. The
     batches' numbers are `skipped` ahead of the steps'.
     """
-    unravel = _unraveller(target)
+    unravel = Flat(target).unravel
 
     def body(_: Array, carry: tuple[EnsembleState, Array]) -> tuple:
         state, _ = carry
@@ -117,18 +117,13 @@ def _run_chunk(
     return jax.lax.fori_loop(0, num_steps, body, (state, jnp.zeros(())))
 
 
-def _unraveller(target: Variational) -> Callable[[Array], Particle]:
-    free = target.specification.hyperparameters.free
-    return ravel_pytree({p.name: jnp.zeros(p.shape) for p in free})[1]
-
-
 @float64
 @eqx.filter_jit
 def _particles(target: Variational, state: EnsembleState) -> Particle:
     def one(pair: tuple[Array, Natural]) -> Particle:
         position, q = pair
         root = inverse_lower(factorise(q.precision)).T
-        theta = target.constrain(_unraveller(target)(position))
+        theta = Flat(target).constrain(position)
         return theta | {Q_MEAN: root @ (root.T @ q.shift), Q_ROOT: root}
 
     return jax.lax.map(one, (state.positions, state.q))

@@ -144,10 +144,10 @@ def bridge(
         own, at = _kept(draws[:, fitted::2], values[:, fitted::2], inside)[0], _kept(
             draws[:, bridged::2], values[:, bridged::2], inside
         )  # fmt: skip
-        if len(own) < 2 * d + 2 or not len(at[0]):
+        if len(own) < fewest_draws(d) or not len(at[0]):
             raise ValueError(
-                f"a t in {d} dimensions needs at least {2 * d + 2} draws, of either half "
-                f"of the particles; got {len(own)} and {len(at[0])}."
+                f"a t in {d} dimensions needs at least {fewest_draws(d)} draws, of either "
+                f"half of the particles; got {len(own)} and {len(at[0])}."
             )
         t = StudentT.fitted(own)
         proposals = t.sample(rng, num_proposals // 2)
@@ -173,6 +173,17 @@ def bridge(
         halves=(one, two),
         overlap=min(one_overlap, two_overlap),
     )
+
+
+def fewest_draws(d: int) -> int:
+    """To which a t in d dimensions can be fitted.
+
+    Example:
+        >>> from steingp import evidence
+        >>> evidence.fewest_draws(3)
+        8
+    """
+    return 2 * d + 2
 
 
 def _kept(

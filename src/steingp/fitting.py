@@ -19,9 +19,9 @@ from scipy.special import softmax
 
 from steingp import corrected, flat, modes, tempering
 from steingp.checks import check_count
-from steingp.corrected import Density, OfOne, State
+from steingp.corrected import Density, OfOne, State, part
 from steingp.data import Batch
-from steingp.evidence import Evidence, bridge
+from steingp.evidence import Evidence, bridge, fewest_draws
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
@@ -217,7 +217,10 @@ class Fit:
         if not inside.all():
             state = self.states[k] = corrected.brought_inside(state, inside)
         gap = modes.gap(state.adapted[:, inside])
-        if gap is None or len(self.states) >= modes.MOST_MODES:
+        J, d = state.particles.shape
+        # a mode's mass needs a t, fitted to half of its particles
+        enough = fewest_draws(d) <= corrected.FEWEST_SWEEPS * (J // 2)
+        if gap is None or len(self.states) >= modes.MOST_MODES or not enough:
             return
         self._parents.append(_Parent(self.modes, k, state))
         self.modes = self.modes.cut(k, gap)
@@ -472,7 +475,8 @@ class Fit:
             return f"stopped while {report.stage}"
         size = report.effective_size
         short = f" of the {self.wanted:.0f} asked for" if size < self.wanted else ""
-        return f"SVGD and corrected moves, worth {size:.0f} independent draws{short}"
+        first = "SVGD" if self.exploration is None else "tempering"
+        return f"{first} and corrected moves, worth {size:.0f} independent draws{short}"
 
     # --- files --------------------------------------------------------------------------
 
@@ -498,30 +502,28 @@ class Fit:
         if self.exploration is not None:
             explored = tempering.to_arrays(self.exploration)
             arrays |= {f"exploration.{name}": a for name, a in explored.items()}
-        return arrays | {
-            "seconds": np.asarray(self.seconds),
-        }
+        return arrays | {"seconds": np.asarray(self.seconds)}
 
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state_dict` of the same model and seed, as if never stopped."""
         if "modes.num" not in arrays:
             raise ValueError("the arrays do not hold the state of a fit.")
-        self.modes = Modes.from_arrays(_part(arrays, "modes"))
+        self.modes = Modes.from_arrays(part(arrays, "modes"))
         template = self.states[0]
         self.states = [
-            corrected.from_arrays(template, _part(arrays, str(k)))
+            corrected.from_arrays(template, part(arrays, str(k)))
             for k in range(self.modes.num_modes)
         ]
         self._parents = []
-        while parent := _part(arrays, f"parent{len(self._parents)}"):
+        while parent := part(arrays, f"parent{len(self._parents)}"):
             self._parents.append(
                 _Parent(
-                    Modes.from_arrays(_part(parent, "modes")),
+                    Modes.from_arrays(part(parent, "modes")),
                     int(parent["mode"]),
-                    corrected.from_arrays(template, _part(parent, "state")),
+                    corrected.from_arrays(template, part(parent, "state")),
                 )
             )
-        explored = _part(arrays, "exploration")
+        explored = part(arrays, "exploration")
         self.exploration = tempering.from_arrays(explored) if explored else None
         self.seconds, self._evidence = float(arrays["seconds"]), None
         if isinstance(self._density.target, Collapsed):
@@ -529,11 +531,3 @@ class Fit:
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self._density = Flat(self._density.target.started_at(sites))
-
-
-def _part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    return {
-        key.removeprefix(f"{name}."): np.asarray(value)
-        for key, value in arrays.items()
-        if key.startswith(f"{name}.")
-    }

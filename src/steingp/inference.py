@@ -49,10 +49,10 @@ def fit(
             them, 400 for more.
         num_steps: for models with batches or with `latents="joint"`; 1000 by default.
         full_pass: see above.
-        explore: whether 256 wide-spread particles are first led to the posterior by
-            tempering, which finds modes that the starts of the others may miss, for about
-            15,000 gradients; by default with up to five hyperparameters, a Gaussian
-            likelihood and up to 144 rows.
+        explore: whether 256 wide-spread particles are led to the posterior by
+            tempering, instead of J by SVGD, which finds modes that J starts may miss,
+            for about 15,000 gradients; by default with up to five hyperparameters, a
+            Gaussian likelihood and up to 144 rows.
         seed: same seed, same result.
         progress: show a progress bar (on a terminal only).
         callback: called now and then with the state (of `steingp.corrected`, or of
@@ -86,6 +86,11 @@ def fit(
             f"effective_size={effective_size}: this fit ends after num_steps; only where "
             "f is integrated out on all rows can draws be counted. Leave it out, or see "
             "full_pass."
+        )
+    if (batched or model.target.num_latents) and explore:
+        raise ValueError(
+            "explore=True is for fits in which f is integrated out on all rows; this "
+            "model has batches or joint latents. Leave it out, or see full_pass."
         )
     if not (batched or model.target.num_latents) and num_steps is not None:
         raise ValueError(

@@ -1,11 +1,12 @@
-"""Exploring: draws from a standard normal prior, led to the posterior step by step.
+"""Exploring: wide-spread particles, led to the posterior step by step.
 
-Between the prior N(0, I) and the density stand the tempered densities
-N(0, I)^(1 - beta) density^beta. Particles drawn from the prior are weighted, resampled and
-moved at a rising beta (Del Moral, Doucet and Jasra 2006), each rise as large as leaves the
-weights worth a share of the particles. While beta is small modes are not parted yet, so
-particles come to all that can be reached from the prior. The product of the mean weights
-estimates the evidence.
+Where the prior is N(0, I), particles start from N(0, 4 I), so that modes in its tails
+count as well. Between the start and the density stand the tempered densities
+start^(1 - beta) density^beta. Particles are weighted, resampled and moved at a rising
+beta (Del Moral, Doucet and Jasra 2006), each rise as large as leaves the weights worth a
+share of the particles. While beta is small modes are not parted yet, so particles come to
+all that can be reached from the start. The product of the mean weights estimates the
+evidence.
 
     >>> import jax, numpy as np
     >>> from steingp import tempering
@@ -34,7 +35,8 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from steingp import moves
-from steingp.corrected import Density, evaluate
+from steingp.corrected import NOWHERE, Density, evaluate
+from steingp.modes import MOST_MODES
 from steingp.precision import float64
 from steingp.weights import log_sum
 
@@ -50,7 +52,7 @@ MOST_RISES = 60
 
 
 class Tempered(eqx.Module):
-    """N(0, I)^(1 - beta) density^beta, where it is inside of all walls."""
+    """start^(1 - beta) density^beta, where it is inside of all walls."""
 
     density: Any
     beta: Any
@@ -64,10 +66,8 @@ class Tempered(eqx.Module):
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         values, scores = self.density(positions)
-        start = -0.5 * jnp.sum(positions**2, axis=1) / WIDTH**2
-        start = start - positions.shape[1] * jnp.log(WIDTH * jnp.sqrt(2.0 * jnp.pi))
         rest = 1.0 - self.beta
-        values = self.beta * values + rest * start
+        values = self.beta * values + rest * _log_start(positions)
         scores = self.beta * scores - rest * positions / WIDTH**2
         walls = jnp.asarray(self.walls)
         inside = jnp.all(positions @ walls[:, :-1].T <= walls[None, :, -1], axis=1)
@@ -91,7 +91,7 @@ class Exploration:
 
 
 def init(d: int, num_particles: int, seed: int) -> Exploration:
-    """Draws from the prior.
+    """Evenly spread draws from the start.
 
     Example:
         >>> from steingp import tempering
@@ -128,7 +128,7 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     gain = state.values - _log_start(state.positions)
     gain = np.where(np.isfinite(gain), gain, -np.inf)
     if not np.isfinite(gain).any():
-        raise FloatingPointError("no draw from the prior has a finite log density.")
+        raise FloatingPointError(NOWHERE)
     rise = _rise(gain, 1.0 - state.beta)
     last = state.beta + rise >= 1.0 or state.rises + 1 >= MOST_RISES
     beta = 1.0 if last else state.beta + rise
@@ -139,14 +139,14 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     tempered = Tempered(density, np.asarray(beta), walls)
     values, scores = evaluate(tempered, positions, J)
     count += num
-    factor = moves.shrunk_factor(positions)
+    spread = positions.copy()  # whose covariance is the metric of all
     accepted = []
     for part in np.arange(num).reshape(-1, J):
         begun = moves.start(
-            positions[part], values[part], scores[part], draws=positions
-        )._replace(factor=factor, log_step=np.asarray(state.log_step))
-        begun = begun._replace(
-            sweep=np.asarray(state.rises * SWEEPS + part[0] * 10_000)
+            positions[part], values[part], scores[part], draws=spread
+        )._replace(
+            log_step=np.asarray(state.log_step),
+            sweep=np.asarray(state.rises * SWEEPS + part[0] * 10_000),
         )
         moved, info = _move(tempered, begun, seed)
         positions[part], values[part] = moved.positions, moved.values
@@ -167,7 +167,7 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     )
 
 
-def no_walls(d: int, most: int = 5) -> Float[np.ndarray, "W d+1"]:
+def no_walls(d: int, most: int = MOST_MODES - 1) -> Float[np.ndarray, "W d+1"]:
     """Walls that enclose all: their number is fixed, so that nothing is compiled anew."""
     return np.concatenate([np.zeros((most, d)), np.ones((most, 1))], axis=1)
 
@@ -238,10 +238,11 @@ def _move(density: Tempered, state: Any, seed: int) -> tuple[Any, Any]:
     return jax.device_get((state, jax.tree.map(lambda *x: np.stack(x), *infos)))
 
 
-def _log_start(positions: np.ndarray) -> np.ndarray:
+def _log_start(positions: Any) -> Any:
+    """Log density of N(0, WIDTH^2 I), of a NumPy or a JAX array."""
     d = positions.shape[1]
     constant = d * np.log(WIDTH * np.sqrt(2.0 * np.pi))
-    return -0.5 * np.sum(positions**2, axis=1) / WIDTH**2 - constant
+    return -0.5 * (positions**2).sum(axis=1) / WIDTH**2 - constant
 
 
 def _rise(gain: np.ndarray, most: float) -> float:
