@@ -12,6 +12,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from steingp.checks import check_count
 from steingp.data import Batch, Scaling, check_column, check_inputs
+from steingp.diagnostics import Verdict
 from steingp.evidence import Evidence, together
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.precision import float64
@@ -58,6 +59,8 @@ class Mode(NamedTuple):
     """Its share of the posterior."""
     draws: np.ndarray
     """Row numbers of its draws: `posterior.subset(mode.draws)` is the mode alone."""
+    evidence: Evidence | None = None
+    """log of p(y, this mode | model); None where it was not needed for the mass."""
 
 
 class Posterior:
@@ -67,7 +70,9 @@ class Posterior:
     axis (`nu` are the whitened latents, where they are part of a particle), `weights`
     are theirs and sum to 1. `report` tells how the fit went, `checkpoint` is where it can
     be taken up again (`steingp.fit(model, resume=...)`), `history` holds the steps of
-    plain SVGD.
+    plain SVGD. `paths` has the particles of the largest mode sweep by sweep, name ->
+    constrained array (sweeps, J, ...), and `trace` one number per sweep: acceptance,
+    step, log density and more. `verdict` says what was checked.
 
     Predictions use evenly spaced draws: 1000 where they are cheap (up to 270 rows or
     inducing points), down to 200 where they are not, or `max_draws` of them.
@@ -98,6 +103,10 @@ class Posterior:
         method: str = "",
         report: FitReport | None = None,
         checkpoint: Mapping[str, np.ndarray] | None = None,
+        modes: list[Mode] | None = None,
+        paths: Mapping[str, np.ndarray] | None = None,
+        trace: Mapping[str, np.ndarray] | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
         self._target, self._data = target, data
         self.particles = {k: np.asarray(v, float) for k, v in particles.items()}
@@ -107,7 +116,9 @@ class Posterior:
         self.labels = labels or [str(i) for i in range(np.shape(data.X)[1])]
         self.history, self.method = history, method
         self.report, self.checkpoint = report, checkpoint
-        self.modes: list[Mode] = []
+        self.modes: list[Mode] = modes or []
+        self.paths, self.trace = dict(paths or {}), dict(trace or {})
+        self.verdict = verdict
         self.evidence_of_modes: Callable[[], list[Evidence]] | None = None
         self._evidence: Evidence | None = None
 
