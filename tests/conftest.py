@@ -1,6 +1,8 @@
 """Every test computes in float64 and strictly, and fails on any warning."""
 
+import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
@@ -16,3 +18,18 @@ def double_precision(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         with jax.enable_x64(True):
             yield
+
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 20_000
+"""Linux gives a process 65,530 maps by default; a compiled function takes a dozen, and
+the worker that runs out of them dies without a word."""
+
+
+@pytest.fixture(autouse=True)
+def few_memory_maps() -> Iterator[None]:
+    """Compiled functions are thrown away before there are too many."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
