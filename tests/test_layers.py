@@ -17,13 +17,14 @@ LAYERS: list[set[str]] = [
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
-    {"diagnostics", "corrected", "modes", "evidence", "tempering"},
-    {"tempering"},
-    {"prediction", "flat"},
+    {"diagnostics", "corrected", "modes", "evidence"},
+    {"tempering", "verdicts"},
+    {"prediction", "flat", "judging"},
     {"posterior"},
     {"models"},
     {"paper", "ensemble", "streamed"},
     {"fitting"},
+    {"outcome"},
     {"inference"},
     {"baselines"},
     {"plots", "io", "sklearn"},
@@ -43,6 +44,8 @@ GENERAL = {
     "modes",
     "evidence",
     "tempering",
+    "diagnostics",
+    "verdicts",
 }
 GAUSSIAN_PROCESS = {"kernels", "means", "likelihoods", "targets", "models"}
 

@@ -5,7 +5,6 @@ Particles start from the prior and are brought to the posterior, corrected and c
 own, and a mass by its evidence.
 """
 
-import copy
 import dataclasses
 import time
 import warnings
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import softmax
 
 from steingp import corrected, flat, modes, tempering
 from steingp.checks import check_count
@@ -26,15 +24,13 @@ from steingp.flat import Flat
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.modes import Modes
-from steingp.posterior import FEWEST_DRAWS, FitReport, Mode, Posterior
+from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
 from steingp.streamed import FullPasses
-from steingp.targets import Collapsed, Titsias, Variational
+from steingp.targets import Collapsed
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
-from steingp.weights import Mixing, log_sum, pareto_smooth
-from steingp.weights import effective_size as size_of_weights
 
 _MOST_WEIGHED = 500
 """Draws that are weighted, where weights are needed: each costs a gradient or two."""
@@ -90,8 +86,8 @@ class Fit:
         if effective_size is not None and not effective_size > 0:
             raise ValueError(f"effective_size must be positive; got {effective_size}.")
         self.model, self.seed = model, seed
-        self._density = Flat(model.target.normalised())
-        self._data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
+        self.density = Flat(model.target.normalised())
+        self.data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
         free = model.target.specification.hyperparameters.free
         d = sum(int(np.prod(p.shape)) for p in free)
         self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
@@ -161,18 +157,16 @@ class Fit:
     @property
     def stage(self) -> str:
         """What is being done: "exploring", or the stage of `state`."""
-        return "exploring" if self._exploring else self.state.stage
+        return "exploring" if self.exploring else self.state.stage
 
     @property
-    def _exploring(self) -> bool:
+    def exploring(self) -> bool:
         return self.exploration is not None and self.exploration.beta < 1.0
 
     def _explore(self) -> None:
         assert self.exploration is not None
-        self.exploration = tempering.advance(
-            self._scored(), self.exploration, self.seed
-        )
-        if not self._exploring:
+        self.exploration = tempering.advance(self.scored(), self.exploration, self.seed)
+        if not self.exploring:
             found = tempering.spread_out(
                 self.exploration.positions, len(self.state.particles)
             )
@@ -185,7 +179,7 @@ class Fit:
             ]
 
     def _advance(self) -> None:
-        if self._exploring:
+        if self.exploring:
             self._explore()
             return
         k = self._running
@@ -261,26 +255,26 @@ class Fit:
         around = self.modes.walls(k) if self.states[k].stage == "collecting" else None
         if around is not None:
             walls[: len(around)] = around
-        return Tempered(self._scored(), np.asarray(1.0), walls)
+        return Tempered(self.scored(), np.asarray(1.0), walls)
 
-    def _scored(self) -> Density:
+    def scored(self) -> Density:
         if self.model.stream is not None:
-            return FullPasses(self._density, self.model.stream.one_pass)
-        return OfOne(self._density, self._data, self.model.particles_at_once)
+            return FullPasses(self.density, self.model.stream.one_pass)
+        return OfOne(self.density, self.data, self.model.particles_at_once)
 
     def _begin_inner_iterations_here(self) -> None:
         """Sites of the mean particle as start of every inner iteration of a stage."""
-        if not isinstance(self._density.target, Collapsed):
+        if not isinstance(self.density.target, Collapsed):
             return
         assert self.state.moves is not None
         middle = jnp.asarray(np.median(self.state.moves.positions, axis=0))
-        sites = to_numpy(flat.sites(self._density, middle, self._data))
+        sites, _ = to_numpy(flat.solve_inner(self.density, middle, self.data))
         if all(np.all(np.isfinite(part)) for part in sites):
-            self._density = Flat(self._density.target.started_at(sites))
+            self.density = Flat(self.density.target.started_at(sites))
 
     def _show(self, show: Callable[..., None]) -> None:
         state = self.state
-        if self._exploring:
+        if self.exploring:
             assert self.exploration is not None
             show(0, f"beta {self.exploration.beta:.3g}", "exploring")
         elif state.stage == "SVGD":
@@ -301,59 +295,9 @@ class Fit:
 
     def posterior(self) -> Posterior:
         """The draws as a posterior: those collected, or else where particles are now."""
-        parts = [self._kept(k) for k in range(len(self.states))]
-        kept = np.concatenate(parts)
-        mode_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        done = all(state.stage == "done" for state in self.states)
-        masses = np.bincount(mode_of) / len(kept)
-        if len(parts) > 1 and done:
-            masses = softmax([e.log_value for e in self.evidence()])
-        share = (masses / np.bincount(mode_of))[mode_of]
-        weights, k, gain = self._weights(kept, share)
-        worth = [
-            state.mixing() if state.stage in ("collecting", "done") and state.sweeps >= 4
-            else None for state in self.states
-        ]  # fmt: skip
-        report = self._report(len(kept), k, weights, worth, masses)
-        weights = share if weights is None else weights
-        posterior = self._owner().posterior(
-            self._particles(kept),
-            weights=weights,
-            report=report,
-            checkpoint=self.state_dict(),
-            method=self._method(report),
-        )
-        posterior.modes = [
-            Mode(float(weights[mode_of == k].sum()), np.flatnonzero(mode_of == k))
-            for k in range(len(parts))
-        ]
-        if done:
-            posterior.evidence_of_modes = lambda: self._evidence_with(gain)
-        return posterior
+        from steingp.outcome import posterior_of
 
-    def _kept(self, k: int) -> np.ndarray:
-        """Draws of a mode, thinned where there are more than are of use."""
-        state = self.states[k]
-        draws = state.draws
-        if self._exploring:
-            assert self.exploration is not None
-            return self.exploration.positions
-        if state.stage in ("SVGD", "adapting") or not state.sweeps:
-            particles = state.particles if state.moves is None else (
-                state.moves.positions
-            )  # fmt: skip
-            draws = np.asarray(particles)[None]
-        every = max(1, int(draws.shape[0] * draws.shape[1] // (2 * self.wanted)))
-        if isinstance(self.model.target, Collapsed):
-            most = max(1, draws.shape[0] * draws.shape[1] // _MOST_WEIGHED)
-            every = max(every, most)
-        kept = draws[::every].reshape(-1, draws.shape[-1])
-        if self.modes.num_modes > 1:
-            inside = self.modes.of(kept) == k
-            kept = kept[inside] if inside.any() else kept
-        if self.model.stream is not None:
-            kept = kept[:: max(1, -(-len(kept) // FEWEST_DRAWS))]
-        return kept
+        return posterior_of(self)
 
     def evidence(self) -> list[Evidence]:
         """Of every mode, in the coordinates in which priors are standard normal.
@@ -361,122 +305,37 @@ class Fit:
         Where f is integrated out by an approximation or a bound, so is this.
         """
         if self._evidence is None:
-            walls = tempering.no_walls(self.state.particles.shape[1])
-            density = Tempered(self._scored(), np.asarray(1.0), walls)
 
             def log_density(z: np.ndarray) -> np.ndarray:
-                return corrected.evaluate(density, z, len(self.state.particles))[0]
+                return self.evaluate(z)[0]
 
-            with blas_suited_to(self.model.matrix_size):
-                self._evidence = [
-                    bridge(
-                        state.draws, state.values, log_density, seed=self.seed,
-                        inside=None if len(self.states) == 1 else (
-                            lambda z, k=k: self.modes.of(z) == k
-                        ),
-                    )
-                    for k, state in enumerate(self.states)
-                ]  # fmt: skip
+            self._evidence = [
+                bridge(
+                    state.draws, state.values, log_density, seed=self.seed,
+                    inside=None if len(self.states) == 1 else (
+                        lambda z, k=k: self.modes.of(z) == k
+                    ),
+                )
+                for k, state in enumerate(self.states)
+            ]  # fmt: skip
         return self._evidence
 
-    def _evidence_with(self, gain: float) -> list[Evidence]:
-        """The same, corrected by what weights know of it, and for the unit of y."""
-        shift = gain - self.model.num_data * np.log(self.model.scaling.y_scale)
-        return [
-            e._replace(
-                log_value=e.log_value + shift,
-                halves=(e.halves[0] + shift, e.halves[1] + shift),
-            )
-            for e in self.evidence()
-        ]
-
-    def _particles(self, kept: np.ndarray) -> dict[str, np.ndarray]:
-        scored = self._scored()
-        if isinstance(scored, FullPasses):
-            return to_numpy(float64(scored.particles)(jnp.asarray(kept)))
-        return flat.constrain(self._density, kept)
-
-    def _owner(self) -> SteinGP:
-        """Whose posterior it is: of a stream, the model whose particles carry q(u)."""
-        if self.model.stream is None:
-            return self.model
-        owner, target = copy.copy(self.model), self.model.target
-        assert isinstance(target, Titsias)
-        owner.target = Variational(
-            target.specification,
-            Z=target.Z,
-            num_data=float(owner.num_data),
-            jitter=target.jitter,
-        )
-        return owner
-
-    def _weights(
-        self, kept: np.ndarray, share: np.ndarray
-    ) -> tuple[np.ndarray | None, float | None, float]:
-        """Weights for what the approximate evidence got wrong, if they can be had.
-
-        With them, their Pareto k, and the log of what it got wrong on the whole.
-        """
-        target = self._density.target
-        if not isinstance(target, Collapsed) or target.Z is not None:
-            return None, None, 0.0
-        if any(state.stage != "done" for state in self.states) or len(kept) < 25:
-            return None, None, 0.0
+    def evaluate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log densities and scores of positions (S, d)."""
+        walls = tempering.no_walls(self.state.particles.shape[1])
+        density = Tempered(self.scored(), np.asarray(1.0), walls)
         with blas_suited_to(self.model.matrix_size):
-            errors = flat.log_errors(
-                self._density, kept, jnp.asarray(self.seed), self._data
-            )
-        if not np.all(np.isfinite(errors)):
-            return None, float("inf"), 0.0
-        gain = log_sum(errors, share)
-        weights, k = pareto_smooth(errors + np.log(share))
-        # noisier than what they correct: leave them, and say so
-        if k > 0.7 or size_of_weights(weights) < 0.5 * size_of_weights(share):
-            return None, float(k), gain
-        return weights, float(k), gain
+            return corrected.evaluate(density, positions, len(self.state.particles))
 
-    def _report(
-        self,
-        num_kept: int,
-        k: float | None,
-        weights: np.ndarray | None,
-        worth: list[Mixing | None],
-        masses: np.ndarray,
-    ) -> FitReport:
-        share = 1.0
-        if weights is not None:
-            share = size_of_weights(weights) / len(weights)
-        size, rhat = 0.0, float("nan")
-        known = [w for w in worth if w is not None]
-        if len(known) == len(worth):
-            # masses are known, draws within them are worth so many
-            size = 1.0 / sum(
-                m**2 / w.smallest_size for m, w in zip(masses, known, strict=True)
+    def inner_change(self, positions: np.ndarray) -> np.ndarray:
+        """How far the last iteration moved q(f) at each position, in sds of f."""
+        with blas_suited_to(self.model.matrix_size):
+            return np.array(
+                [
+                    flat.solve_inner(self.density, jnp.asarray(z), self.data)[1]
+                    for z in positions
+                ]
             )
-            rhat = max(float(w.mean_rhat.max()) for w in known)
-        acceptances = [s.trace.get("acceptance", np.zeros(0)) for s in self.states]
-        acceptance = np.concatenate(acceptances)
-        return FitReport(
-            stage=self.stage,
-            effective_size=min(share * size, num_kept),
-            rhat=rhat,
-            num_particles=len(self.state.particles),
-            num_gradients=sum(s.num_gradients for s in self.states),
-            num_sweeps=sum(s.sweeps for s in self.states) if known else 0,
-            acceptance=float(acceptance.mean()) if len(acceptance) else float("nan"),
-            num_replaced=sum(s.num_replaced for s in self.states),
-            pareto_k=k,
-            weighted=weights is not None,
-            seconds=self.seconds,
-        )
-
-    def _method(self, report: FitReport) -> str:
-        if report.stage != "done":
-            return f"stopped while {report.stage}"
-        size = report.effective_size
-        short = f" of the {self.wanted:.0f} asked for" if size < self.wanted else ""
-        first = "SVGD" if self.exploration is None else "tempering"
-        return f"{first} and corrected moves, worth {size:.0f} independent draws{short}"
 
     # --- files --------------------------------------------------------------------------
 
@@ -495,9 +354,9 @@ class Fit:
             }
             parts["mode"] = np.asarray(parent.mode)
             arrays |= {f"parent{i}.{name}": array for name, array in parts.items()}
-        if isinstance(self._density.target, Collapsed):
+        if isinstance(self.density.target, Collapsed):
             arrays["start.tau"], arrays["start.nu"] = map(
-                np.asarray, self._density.target.start
+                np.asarray, self.density.target.start
             )
         if self.exploration is not None:
             explored = tempering.to_arrays(self.exploration)
@@ -526,8 +385,8 @@ class Fit:
         explored = part(arrays, "exploration")
         self.exploration = tempering.from_arrays(explored) if explored else None
         self.seconds, self._evidence = float(arrays["seconds"]), None
-        if isinstance(self._density.target, Collapsed):
+        if isinstance(self.density.target, Collapsed):
             sites = Sites(
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
-            self._density = Flat(self._density.target.started_at(sites))
+            self.density = Flat(self.density.target.started_at(sites))

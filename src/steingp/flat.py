@@ -54,10 +54,11 @@ def _constrain_compiled(density: Flat, positions: Array) -> Particle:
 
 @float64
 @eqx.filter_jit
-def sites(density: Flat, position: Array, data: Batch) -> Sites:
-    """The sites of q(f | theta) at one position."""
+def solve_inner(density: Flat, position: Array, data: Batch) -> tuple[Sites, Array]:
+    """The sites of q(f | theta) at one position, and how far the last iteration went."""
     assert isinstance(density.target, Collapsed)
-    return density.target.solution(density.constrain(position), data).sites
+    found = density.target.solution(density.constrain(position), data)
+    return found.sites, found.change
 
 
 @float64

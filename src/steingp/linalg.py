@@ -128,6 +128,13 @@ def cholesky(
     return _cholesky(K, jnp.asarray(jitter, K.dtype))
 
 
+def extra_jitter(K: Float[Array, "N N"], jitter: float | Array) -> Float[Array, ""]:
+    """What `cholesky` adds beyond `jitter`, as a share of the diagonal's mean."""
+    diagonal = jnp.diagonal(K)
+    added = jnp.sum(cholesky(K, jitter) ** 2, axis=1) - diagonal - jitter
+    return jnp.mean(added) / jnp.mean(diagonal)
+
+
 @jax.custom_jvp
 def _cholesky(K: Array, jitter: Array) -> Array:
     def factorise(extra: Array) -> Array:

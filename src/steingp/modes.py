@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import eigh
+from scipy.linalg import eigh, solve_triangular
+
+from steingp.moves import shrunk_factor
 
 GAP = 3.5
 """Between neighbours, in sds of how far a particle moves, at which they are parted."""
@@ -184,6 +186,32 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     ends = np.concatenate([[low], between, [high]])
     emptiest = int(np.argmax(np.diff(ends)))
     return Gap(direction, float(0.5 * (ends[emptiest] + ends[emptiest + 1])))
+
+
+def share_outside(
+    positions: Float[np.ndarray, "S d"], parts: list[Float[np.ndarray, "_ d"]]
+) -> float:
+    """The share of positions that lie far from every part's draws.
+
+    Far is half as far again from a part's mean as any of its draws, in its own metric.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import modes
+        >>> draws = np.random.default_rng(0).normal(size=(200, 2))
+        >>> modes.share_outside(np.array([[0.0, 1.0], [9.0, 0.0]]), [draws])
+        0.5
+    """
+    far = np.ones(len(positions), bool)
+    for draws in parts:
+        factor = shrunk_factor(draws)
+
+        def distance(z: np.ndarray, draws=draws, factor=factor) -> np.ndarray:
+            white = solve_triangular(factor, (z - draws.mean(axis=0)).T, lower=True)
+            return np.sqrt(np.sum(white**2, axis=0))
+
+        far &= distance(positions) > 1.5 * distance(draws).max()
+    return float(far.mean())
 
 
 def _paths(tree: "_Cut | int", mode: int) -> Iterator[list[np.ndarray]]:

@@ -16,7 +16,13 @@ from steingp.diagnostics import Verdict
 from steingp.evidence import Evidence, together
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.precision import float64
-from steingp.prediction import Particles, Prediction, joint_of_draw, predict_marginals
+from steingp.prediction import (
+    Particles,
+    Prediction,
+    Uncertainty,
+    joint_of_draw,
+    predict_marginals,
+)
 from steingp.priors import fixed
 from steingp.svgd import SVGDInfo
 from steingp.targets import LATENTS, Target
@@ -157,6 +163,43 @@ class Posterior:
         """
         return self._predict(X, batch_size, per_row, max_draws, of_y=True)
 
+    def uncertainty(
+        self,
+        X: ArrayLike,
+        *,
+        per_row: ArrayLike | None = None,
+        batch_size: int | None = None,
+        max_draws: int | None = None,
+    ) -> Uncertainty:
+        """The variance of new observations at the rows of X, by its source.
+
+        `noise`, `function`, `hyperparameters` and `modes` add up to the variance of
+        `predict_y`. Arguments are those of `predict_y`.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 20)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> posterior = sg.fit(model, effective_size=50, progress=False)
+            >>> parts = posterior.uncertainty([[0.5], [3.0]])
+            >>> bool(parts.function[1] > parts.function[0])
+            True
+            >>> np.allclose(parts.total, posterior.predict_y([[0.5], [3.0]]).variance)
+            True
+        """
+        prediction = self.predict_y(
+            X, per_row=per_row, batch_size=batch_size, max_draws=max_draws
+        )
+        return prediction.uncertainty(self.mode_of[self._spaced(max_draws)])
+
+    @property
+    def mode_of(self) -> np.ndarray:
+        """The number of the mode that each draw is of, from 0."""
+        numbers = np.zeros(self.num_draws, int)
+        for number, mode in enumerate(self.modes):
+            numbers[mode.draws] = number
+        return numbers
+
     def _predict(
         self,
         X: Any,
@@ -201,6 +244,33 @@ class Posterior:
         if self._evidence is None:
             self._evidence = together(self.evidence_of_modes())
         return self._evidence
+
+    def diagnose(self) -> Verdict:
+        """Whether to trust this posterior: every check, with reasons and remedies.
+
+        The draws of `steingp.fit` were checked when they were made. Those of plain SVGD,
+        or of hyperparameters given by hand, are compared with the scores of their
+        density here.
+
+        Raises:
+            ValueError: the data are a stream, or batches, so that scores are not at hand.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 20)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> svgd = sg.SVGD(model, n_particles=10)
+            >>> svgd.run(20, progress=False)
+            >>> svgd.posterior().diagnose().trusted
+            False
+        """
+        from steingp import judging
+
+        if self.verdict is None:
+            self.verdict = judging.judge_draws(self)
+        elif all(check.name != "jitter" for check in self.verdict.checks):
+            self.verdict = judging.with_factorisations(self, self.verdict)
+        return self.verdict
 
     def subset(self, which: ArrayLike) -> "Posterior":
         """These draws alone: row numbers, or a mask.
@@ -306,6 +376,8 @@ class Posterior:
             latents = self.particles[LATENTS].shape[1]
             lines.append(f"and {latents} whitened latent values per draw")
         lines += self._about_modes()
+        if self.verdict is not None:
+            lines.append(self.verdict.line)
         return "\n".join(lines)
 
     def _about_modes(self) -> list[str]:
@@ -315,7 +387,11 @@ class Posterior:
             means = ", ".join(
                 f"{label} {row['50%']:.3g}" for label, row in rows.items()
             )
-            lines.append(f"mode {number + 1}: mass {mode.mass:.3f}, medians {means}")
+            known = mode.evidence
+            value = f", log evidence {known.log_value:.2f}" if known else ""
+            lines.append(
+                f"mode {number + 1}: mass {mode.mass:.3f}{value}, medians {means}"
+            )
         groups = self.groups() if not self.modes else []
         if len(groups) > 1:
             shares = ", ".join(f"{self.weights[part].sum():.2f}" for part in groups)

@@ -8,7 +8,7 @@ for Gaussian y, by quadrature over f for other likelihoods.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -134,6 +134,14 @@ def _moments(mixture: _Mixture) -> Array:
     return jnp.stack([mean, mixture.average(spread)])
 
 
+def _each_draw(mixture: _Mixture) -> Array:
+    """Mean, variance, and what noise adds to it, of every draw: (3, S, n)."""
+    means = mixture.each(lambda bound, *f: bound.predictive_mean(*f))
+    variances = mixture.each(lambda bound, *f: bound.predictive_variance(*f))
+    noise = mixture.each(lambda bound, *f: bound.expected_variance(*f))
+    return jnp.stack([means, variances, noise])
+
+
 def _log_prob(mixture: _Mixture, y: Array) -> Array:
     values = mixture.each(lambda bound, *f: bound.predictive_log_prob(*f), y)
     log_weights = jnp.log(mixture.weights)[:, None]
@@ -230,6 +238,32 @@ def _sample_y_each(
     return jax.vmap(one)(keys, slots, f)
 
 
+class Uncertainty(NamedTuple):
+    """The variance of new observations by its source, at every row; they add up.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp.prediction import Uncertainty
+        >>> parts = Uncertainty(np.ones(2), 0.5 * np.ones(2), np.zeros(2), np.zeros(2))
+        >>> parts.total.tolist()
+        [1.5, 1.5]
+    """
+
+    noise: np.ndarray
+    """Of y around f: it stays, however many data there are."""
+    function: np.ndarray
+    """Of f given the hyperparameters: it shrinks with data nearby."""
+    hyperparameters: np.ndarray
+    """Between the draws of a mode: what a point estimate leaves out."""
+    modes: np.ndarray
+    """Between modes."""
+
+    @property
+    def total(self) -> np.ndarray:
+        """The variance of the prediction."""
+        return self.noise + self.function + self.hyperparameters + self.modes
+
+
 class Prediction:
     """What the posterior says of f or of y at some rows, in the user's units.
 
@@ -302,6 +336,33 @@ class Prediction:
     @functools.cached_property
     def _moments(self) -> np.ndarray:
         return self._in_blocks(_moments)
+
+    def uncertainty(self, mode_of: np.ndarray | None = None) -> Uncertainty:
+        """The variance at every row by its source.
+
+        Args:
+            mode_of: the mode of each draw; all are of one by default.
+        """
+        means, variances, noise = self._in_blocks(_each_draw)
+        # where y's variance is infinite, so is the noise; f's part is not
+        function = self.variances
+        finite = np.isfinite(variances)
+        function = np.where(finite, np.where(finite, variances, 0.0) - noise, function)
+        if mode_of is None:
+            mode_of = np.zeros(len(self.weights), int)
+        mean = self.weights @ means
+        centres = np.empty_like(means)
+        for mode in np.unique(mode_of):
+            here = mode_of == mode
+            share = self.weights[here] / self.weights[here].sum()
+            centres[here] = share @ means[here]
+        unit = self._scaling.y_scale**2
+        return Uncertainty(
+            noise=unit * (self.weights @ noise),
+            function=unit * (self.weights @ np.maximum(function, 0.0)),
+            hyperparameters=unit * (self.weights @ (means - centres) ** 2),
+            modes=unit * (self.weights @ (centres - mean) ** 2),
+        )
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y_i | x_i) of the mixture at every row."""

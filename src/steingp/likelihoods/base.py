@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from steingp.checks import as_numbers
 from steingp.precision import is_traced
+from steingp.likelihoods.quadrature import gaussian_expectation
 from steingp.priors import Component, Hyperparameters, assign
 
 Values = Float[Array, "*shape"]
@@ -93,6 +94,12 @@ class Likelihood(Component):
         self, mean: Values, variance: Values, row: Values
     ) -> Values:
         """Var[y] for f ~ N(mean, variance)."""
+
+    def expected_variance(self, mean: Values, variance: Values, row: Values) -> Values:
+        """E Var[y | f] for f ~ N(mean, variance): what noise alone adds to y."""
+        return gaussian_expectation(
+            lambda f: self.conditional_variance(f, row), mean, variance
+        )
 
     @abc.abstractmethod
     def predictive_cdf(

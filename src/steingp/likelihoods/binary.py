@@ -80,6 +80,13 @@ class Bernoulli(Likelihood):
         no = self.predictive_mean(-mean, variance, row)
         return no * self.predictive_mean(mean, variance, row)
 
+    def expected_variance(self, mean: Array, variance: Array, row: Array) -> Array:
+        def log_variance(f: Array) -> Array:  # of P(0 | f) P(1 | f)
+            no, yes = jnp.zeros_like(f), jnp.ones_like(f)
+            return self.log_prob(no, f, row) + self.log_prob(yes, f, row)
+
+        return jnp.exp(log_gaussian_integral(log_variance, mean, variance))
+
     def predictive_cdf(
         self, y: Array, mean: Array, variance: Array, row: Array
     ) -> Array:

@@ -70,6 +70,11 @@ class LogLink(Likelihood):
         m = self.predictive_mean(mean, variance, row)
         return a * m + m * m * (b * jnp.exp(variance) + jnp.expm1(variance))
 
+    def expected_variance(self, mean: Array, variance: Array, row: Array) -> Array:
+        a, b = self._variance_terms()
+        m = self.predictive_mean(mean, variance, row)
+        return a * m + m * m * b * jnp.exp(variance)
+
     def predictive_cdf(
         self, y: Array, mean: Array, variance: Array, row: Array
     ) -> Array:

@@ -79,6 +79,7 @@ class Target(eqx.Module):
 
     specification: eqx.AbstractVar[Specification]
     num_latents: eqx.AbstractVar[int]
+    jitter: eqx.AbstractVar[float]
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Particle, batch: Batch) -> Float[Array, ""]:
@@ -87,6 +88,10 @@ class Target(eqx.Module):
     @abc.abstractmethod
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         """f's law given the particle (and, where f is integrated out, given y)."""
+
+    @abc.abstractmethod
+    def covariance(self, theta: Particle, data: Batch) -> Float[Array, "P P"]:
+        """The matrix that is factorised for a particle, without its jitter."""
 
     def __call__(self, z: Particle, batch: Batch) -> Float[Array, ""]:
         """log p(y | lambda) + log p(lambda), of unconstrained z."""

@@ -376,6 +376,13 @@ class Collapsed(Target):
             return _Rows(K), rest
         return _Features(cholesky(K, 0.0).T), rest
 
+    def covariance(self, theta: Particle, data: Batch) -> Array:
+        kernel = self.specification.at(theta).kernel
+        if self.Z is None:
+            return kernel.gram(data.X)
+        points = jnp.asarray(self.Z)
+        return kernel.cross(points, points)
+
     def _parts(self, theta: Particle, batch: Batch) -> tuple[Prior, _Data]:
         model = self.specification.at(theta)
         prior, rest = self._prior(model, batch)
@@ -466,11 +473,7 @@ class Collapsed(Target):
             L = cholesky(prior.K, 0.0)
             prior = _Features(L.T)
         else:
-            model = self.specification.at(theta)
-            K = model.kernel.cross(points, points)
-            if self.Z is None:
-                K = model.kernel.gram(points)
-            L = cholesky(K, self.jitter)
+            L = cholesky(self.covariance(theta, data), self.jitter)
         root = inverse_lower(prior.factor(sites.tau)).T
         white = root @ (root.T @ (prior.A @ sites.nu))
         return Conditional(points, L, white, root)

@@ -33,7 +33,8 @@ class Marginal(Target):
     jitter: float = DEFAULT_JITTER
     num_latents: int = eqx.field(default=0, static=True)
 
-    def _covariance(self, model: Model, data: Batch) -> Array:
+    def covariance(self, theta: Particle, data: Batch) -> Array:
+        model = self.specification.at(theta)
         assert isinstance(model.likelihood, Gaussian)
         return add_diagonal(
             model.kernel.gram(data.X), model.likelihood.variance + data.row
@@ -42,12 +43,13 @@ class Marginal(Target):
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         model = self.specification.at(theta)
         residual = batch.y - model.mean.of(batch.X)
-        covariance = self._covariance(model, batch)
-        return gaussian_log_density(residual, covariance, self.jitter)
+        return gaussian_log_density(
+            residual, self.covariance(theta, batch), self.jitter
+        )
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         model = self.specification.at(theta)
-        L = cholesky(self._covariance(model, data), self.jitter)
+        L = cholesky(self.covariance(theta, data), self.jitter)
         residual = data.y - model.mean.of(data.X)
         return Conditional(data.X, L, solve_lower(L, residual))
 
@@ -126,6 +128,10 @@ class Titsias(Target):
     @property
     def _points(self) -> Array:
         return jnp.asarray(self.Z)
+
+    def covariance(self, theta: Particle, data: Batch) -> Array:
+        del data
+        return self.specification.at(theta).kernel.cross(self._points, self._points)
 
     def _factor(self, model: Model) -> Array:
         return cholesky(model.kernel.cross(self._points, self._points), self.jitter)

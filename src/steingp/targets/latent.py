@@ -24,15 +24,17 @@ class Whitened(Target):
     num_latents: int = eqx.field(static=True)
     jitter: float = DEFAULT_JITTER
 
+    def covariance(self, theta: Particle, data: Batch) -> Array:
+        return self.specification.at(theta).kernel.gram(data.X)
+
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         model = self.specification.at(theta)
-        L = cholesky(model.kernel.gram(batch.X), self.jitter)
+        L = cholesky(self.covariance(theta, batch), self.jitter)
         f = model.mean.of(batch.X) + L @ theta[LATENTS]
         return jnp.sum(model.likelihood.log_prob(batch.y, f, batch.row))
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
-        model = self.specification.at(theta)
-        L = cholesky(model.kernel.gram(data.X), self.jitter)
+        L = cholesky(self.covariance(theta, data), self.jitter)
         return Conditional(data.X, L, theta[LATENTS])
 
 
@@ -61,10 +63,12 @@ class Sparse(Target):
         del num_rows
         return self.num_latents
 
-    def condition(self, theta: Particle, data: Batch) -> Conditional:
-        del data
-        model = self.specification.at(theta)
-        Z = jnp.asarray(self.Z)
+    def covariance(self, theta: Particle, data: Batch) -> Array:
         # u is f without White noise, which f(x) at x in Z has as well as elsewhere
-        L = cholesky(model.kernel.cross(Z, Z), self.jitter)
-        return Conditional(Z, L, theta[LATENTS])
+        del data
+        Z = jnp.asarray(self.Z)
+        return self.specification.at(theta).kernel.cross(Z, Z)
+
+    def condition(self, theta: Particle, data: Batch) -> Conditional:
+        L = cholesky(self.covariance(theta, data), self.jitter)
+        return Conditional(jnp.asarray(self.Z), L, theta[LATENTS])

@@ -54,6 +54,11 @@ class Variational(Target):
         del num_rows
         return len(self.Z)
 
+    def covariance(self, theta: Particle, data: Batch) -> Array:
+        del data
+        points = jnp.asarray(self.Z)
+        return self.specification.at(theta).kernel.cross(points, points)
+
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         """The bound with the q that the particle carries."""
         mean, root = theta[Q_MEAN], theta[Q_ROOT]
@@ -123,5 +128,5 @@ class Variational(Target):
         del data
         model = self.specification.at(theta)
         points = jnp.asarray(self.Z)
-        L = cholesky(model.kernel.cross(points, points), self.jitter)
+        L = cholesky(self.covariance(theta, data), self.jitter)
         return Conditional(points, L, theta[Q_MEAN], theta[Q_ROOT])
