@@ -93,6 +93,14 @@ class Target(eqx.Module):
     def covariance(self, theta: Particle, data: Batch) -> Float[Array, "P P"]:
         """The matrix that is factorised for a particle, without its jitter."""
 
+    def leave_one_out(self, theta: Particle, data: Batch) -> Float[Array, " N"]:
+        """log p(y_i | all other rows, theta), without a new factorisation for each.
+
+        Raises:
+            NotImplementedError: where f is not integrated out on all rows.
+        """
+        raise NotImplementedError
+
     def __call__(self, z: Particle, batch: Batch) -> Float[Array, ""]:
         """log p(y | lambda) + log p(lambda), of unconstrained z."""
         total = self.log_likelihood(self.constrain(z), batch)

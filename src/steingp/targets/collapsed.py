@@ -461,6 +461,15 @@ class Collapsed(Target):
         estimate = jax.scipy.special.logsumexp(log_weights) - np.log(2 * num_pairs)
         return estimate - self._log_evidence(prior, rows, found)
 
+    def leave_one_out(self, theta: Particle, data: Batch) -> Array:
+        """From each row's cavity: q without the row's own site (as EP itself sees it)."""
+        prior, rows = self._parts(theta, data)
+        found = self._solve(prior, rows)
+        precision = 1.0 / found.variance - found.sites.tau
+        precision = jnp.maximum(precision, 1e-10 / found.variance)
+        mean = (found.mean / found.variance - found.sites.nu) / precision
+        return rows.log_predictive(mean, 1.0 / precision)
+
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         prior, rows = self._parts(theta, data)
         return self._conditional(theta, data, prior, self._solve(prior, rows).sites)

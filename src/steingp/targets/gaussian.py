@@ -54,6 +54,19 @@ class Marginal(Target):
         return Conditional(data.X, L, solve_lower(L, residual))
 
 
+    def leave_one_out(self, theta: Particle, data: Batch) -> Array:
+        # with P = (K + noise)^-1, y_i given the rest is N(y_i - (P r)_i / P_ii, 1 / P_ii)
+        model = self.specification.at(theta)
+        L_inverse = inverse_lower(cholesky(self.covariance(theta, data), self.jitter))
+        pull = L_inverse.T @ (L_inverse @ (data.y - model.mean.of(data.X)))
+        return _log_left_out(pull, jnp.sum(L_inverse**2, axis=0))
+
+
+def _log_left_out(pull: Array, precision: Array) -> Array:
+    """log N(y_i; ...) from P (y - m) and the diagonal of P, the inverse covariance."""
+    return 0.5 * (jnp.log(precision / (2.0 * np.pi)) - pull**2 / precision)
+
+
 class _Sums(NamedTuple):
     """What the bound needs of the data: sums over rows, so rows may come in blocks.
 
@@ -91,18 +104,22 @@ class Titsias(Target):
     def sums(self, theta: Particle, batch: Batch) -> _Sums:
         """The sums over the rows of a batch; those of several batches add up."""
         model = self.specification.at(theta)
+        A, noise, rest = self._rows(model, batch)
+        residual = batch.y - model.mean.of(batch.X)
+        weight = batch.mask / noise
+        scalar = batch.mask * jnp.log(2.0 * np.pi * noise)
+        scalar = jnp.sum(scalar + weight * (residual * residual + rest))
+        return _Sums((A * weight[None, :]) @ A.T, A @ (weight * residual), scalar)
+
+    def _rows(self, model: Model, batch: Batch) -> tuple[Array, Array, Array]:
+        """a_i (M, N), noise l_i and rest d_i of every row."""
         assert isinstance(model.likelihood, Gaussian)
         A = solve_lower(self._factor(model), model.kernel.cross(self._points, batch.X))
         smooth = jax.vmap(lambda x: model.kernel.cross(x[None], x[None])[0, 0])(batch.X)
         white = model.kernel.diag(batch.X) - smooth
         noise = model.likelihood.variance + batch.row + white
-        noise = jnp.maximum(noise, NOISE_FLOOR)
-        residual = batch.y - model.mean.of(batch.X)
         rest = jnp.maximum(smooth - jnp.sum(A * A, axis=0), 0.0)
-        weight = batch.mask / noise
-        scalar = batch.mask * jnp.log(2.0 * np.pi * noise)
-        scalar = jnp.sum(scalar + weight * (residual * residual + rest))
-        return _Sums((A * weight[None, :]) @ A.T, A @ (weight * residual), scalar)
+        return A, jnp.maximum(noise, NOISE_FLOOR), rest
 
     def bound(self, sums: _Sums) -> Float[Array, ""]:
         """The bound, from the sums over all rows."""
@@ -113,6 +130,17 @@ class Titsias(Target):
 
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         return self.bound(self._all_sums(theta, batch))
+
+    def leave_one_out(self, theta: Particle, data: Batch) -> Array:
+        """Under the covariance Q + rest + noise, whose inverse has a closed form."""
+        model = self.specification.at(theta)
+        A, noise, rest = self._rows(model, data)
+        weight = 1.0 / (noise + rest)
+        L = cholesky(add_diagonal((A * weight[None, :]) @ A.T, 1.0), 0.0)
+        half = solve_lower(L, A * weight[None, :])
+        residual = data.y - model.mean.of(data.X)
+        pull = weight * residual - half.T @ (half @ residual)
+        return _log_left_out(pull, weight - jnp.sum(half**2, axis=0))
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         return self.condition_on(theta, self._all_sums(theta, data))
