@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"tempering"},
     {"prediction", "flat"},
     {"posterior"},
-    {"models"},
+    {"models", "written"},
     {"paper", "ensemble", "streamed"},
     {"fitting"},
     {"inference"},

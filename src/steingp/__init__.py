@@ -17,6 +17,7 @@ from steingp import means as means
 from steingp import metrics as metrics
 from steingp import stein as stein
 from steingp.inference import fit as fit
+from steingp.io import load as load
 from steingp.models import SteinGP as SteinGP
 from steingp.paper import SVGD as SVGD
 from steingp.paper import SteinGPR as SteinGPR
