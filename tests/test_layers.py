@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"tempering", "verdicts"},
     {"prediction", "flat", "judging"},
     {"posterior"},
-    {"models", "leaving_out"},
+    {"models", "leaving_out", "written"},
     {"comparison"},
     {"paper", "ensemble", "streamed"},
     {"fitting"},

@@ -91,6 +91,7 @@ class Fit:
         free = model.target.specification.hyperparameters.free
         d = sum(int(np.prod(p.shape)) for p in free)
         self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
+        self._asked = effective_size is not None
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
         self.states: list[State] = [corrected.init(start)]
         """One for every mode; they are run one after the other."""
@@ -108,6 +109,24 @@ class Fit:
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
         self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
+
+    @staticmethod
+    def of(posterior: Posterior) -> "Fit":
+        """The fit that a posterior came from, where it ended or was stopped.
+
+        Raises:
+            ValueError: the posterior did not come from such a fit, or its data were a
+                stream.
+        """
+        arrays = posterior.checkpoint
+        if arrays is None or "0.particles" not in arrays:
+            raise ValueError("this posterior has no checkpoint of a fit.")
+        model = SteinGP.of(posterior)
+        if isinstance(model.target, Variational):  # a stream of one block, see _owner
+            model = model.full_pass()
+        fit = Fit(model, len(arrays["0.particles"]), explore=False)
+        fit.load_state_dict(arrays)
+        return fit
 
     @property
     def state(self) -> State:
@@ -361,12 +380,23 @@ class Fit:
         if self.exploration is not None:
             explored = tempering.to_arrays(self.exploration)
             arrays |= {f"exploration.{name}": a for name, a in explored.items()}
-        return arrays | {"seconds": np.asarray(self.seconds)}
+        return arrays | {
+            "seconds": np.asarray(self.seconds),
+            "seed": np.asarray(self.seed),
+            "wanted": np.asarray(float(self.wanted)),
+        }
 
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state_dict` of the same model and seed, as if never stopped."""
-        if "modes.num" not in arrays:
+        """Go on from a `state_dict` of the same model, as if never stopped.
+
+        The seed becomes that of the arrays, and so does the effective size, unless one
+        was given to this fit.
+        """
+        if not {"modes.num", "seed", "wanted"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
+        self.seed = int(arrays["seed"])
+        if not self._asked:
+            self.wanted = float(arrays["wanted"])
         self.modes = Modes.from_arrays(part(arrays, "modes"))
         template = self.states[0]
         self.states = [

@@ -59,7 +59,9 @@ def fit(
             `steingp.svgd` and the latest step's info); returns True to stop.
         resume: `posterior.checkpoint` of an earlier fit of the same model that was
             interrupted, or shall go on to a larger effective size: goes on as if it had
-            never stopped.
+            never stopped. Where f is integrated out on all rows the seed is the
+            checkpoint's, whatever `seed` is, and so is the effective size, if none is
+            given.
 
     Returns:
         A `Posterior`. Ctrl-C returns what was reached by then.

@@ -130,6 +130,54 @@ class SteinGP:
 
     # --- construction -------------------------------------------------------------------
 
+    @classmethod
+    def of(
+        cls, posterior: Posterior, *, batch_size: int | None = None, seed: int = 0
+    ) -> "SteinGP":
+        """The model that a posterior is of, with its data, inducing points and scaling.
+
+        Nothing is checked or chosen again. It is how a fit goes on after
+        `steingp.load(path)`.
+
+        Args:
+            posterior: of a model whose data were in memory.
+            batch_size: as given to the model; a posterior does not know it.
+            seed: for the order of batches.
+
+        Raises:
+            ValueError: the data were a stream, of which the posterior has the first block
+                alone; or a `batch_size` for a model that has no batches.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(-3, 3, 30)[:, None]
+            >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+            >>> posterior = model.posterior(model.sample_prior(5))
+            >>> sg.SteinGP.of(posterior)
+            SteinGP(30 rows, 1 column, f integrated out, 3 hyperparameters)
+        """
+        target, data = posterior._target, posterior._data
+        in_batches = isinstance(target, Sparse | Variational)
+        _check_options(None, None, "auto", 0.0, seed)
+        if batch_size is not None and not in_batches:
+            raise ValueError(
+                f"batch_size={batch_size}: this posterior is of a model without batches."
+            )
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
+        model = cls.__new__(cls)
+        model.num_data = int(target.num_data) if in_batches else len(data.y)
+        if model.num_data != len(data.y):
+            raise ValueError(
+                f"the posterior's data were a stream of {model.num_data} rows, which are "
+                "not kept in it: make the model anew, SteinGP(blocks, ...)."
+            )
+        model._likelihood = target.specification.likelihood
+        model._batch_size, model._seed = batch_size, seed
+        model.scaling, model.labels = posterior._scaling, posterior.labels
+        model.stream, model.data, model.target = None, data, target
+        return model
+
     def _load(
         self, data: tuple, num_data: int | None, standardise: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """The posterior: draws of the hyperparameters (and latents), weighted, that predict."""
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -235,14 +236,15 @@ class Posterior:
             >>> bool(posterior.log_evidence().error < 0.2)
             True
         """
+        if self._evidence is not None:
+            return self._evidence
         if self.evidence_of_modes is None:
             raise ValueError(
                 "log_evidence() needs the draws of a complete fit in which f is "
                 "integrated out on all rows: sg.fit(model) of a model without batches and "
                 f'with latents="auto". This posterior: {self.method or "draws alone"}.'
             )
-        if self._evidence is None:
-            self._evidence = together(self.evidence_of_modes())
+        self._evidence = together(self.evidence_of_modes())
         return self._evidence
 
     def diagnose(self) -> Verdict:
@@ -271,6 +273,34 @@ class Posterior:
         elif all(check.name != "jitter" for check in self.verdict.checks):
             self.verdict = judging.with_factorisations(self, self.verdict)
         return self.verdict
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, which `steingp.load(path)` reads.
+
+        Data, draws, checkpoint and all: it predicts to the last bit what this one does,
+        on another machine too, and a fit goes on from it. An older file of that name
+        stays as it is until the new one is complete.
+
+        Args:
+            path: ends in `.steingp`, in a folder that exists.
+
+        Raises:
+            ValueError: another suffix or no such folder; a prior that cannot be written,
+                by the hyperparameter's name; nothing is written then.
+
+        Example:
+            >>> import tempfile, numpy as np, steingp as sg
+            >>> X = np.linspace(-3, 3, 30)[:, None]
+            >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+            >>> posterior = model.posterior(model.sample_prior(5))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     posterior.save(f"{folder}/cosine.steingp")
+            ...     sg.load(f"{folder}/cosine.steingp").num_draws
+            5
+        """
+        from steingp.io import save
+
+        save(self, path)
 
     def subset(self, which: ArrayLike) -> "Posterior":
         """These draws alone: row numbers, or a mask.

@@ -270,7 +270,7 @@ def _children(component: Component, path: str) -> Iterator[tuple[str, str, Any]]
                 yield f"{path}[{position}]", field.name, part
 
 
-def _slot_name(path: str, component: Component, field: str) -> str:
+def slot_name(path: str, component: Component, field: str) -> str:
     """`kernel.variance`; inside sums and products `kernel[0].matern52.variance`."""
     if path.endswith("]"):
         return f"{path}.{type(component).__name__.lower()}.{field}"
@@ -280,7 +280,7 @@ def _slot_name(path: str, component: Component, field: str) -> str:
 def assign(component: C, values: Mapping[str, Array], path: str) -> C:
     """The component with constrained arrays in all its slots."""
     new: dict[str, Any] = {
-        field: values[_slot_name(path, component, field)]
+        field: values[slot_name(path, component, field)]
         for field, _ in _slots(component)
     }
     parts: dict[str, list[Component]] = {}
@@ -389,7 +389,7 @@ def _bind(
     columns = component.columns_seen(path, num_inputs)
     width = len(columns)
     for field, domain in _slots(component):
-        name = _slot_name(path, component, field)
+        name = slot_name(path, component, field)
         value = getattr(component, field)
         if value is None:
             value = domain.default_start(width)  # type: ignore[misc]
