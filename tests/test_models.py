@@ -61,7 +61,7 @@ def replaced(values: np.ndarray, row: int, value: float) -> np.ndarray:
         (lambda: sg.SteinGP((X, y), kernel, seed=0.5), "seed must be a whole number"),
         (lambda: sg.RBF(bandwidth=1.0), "must be a rule such as"),
         (lambda: sg.SVGD(sg.SteinGP((X, y), kernel), n_particles=2.5), "whole number"),
-        (lambda: sg.SVGD(sg.SteinGP((X, y), kernel)).run(10.0), "num_steps must be"),
+        (lambda: sg.SVGD(sg.SteinGP((X, y), kernel)).run(10.0), "iterations must be"),
         (
             lambda: sg.SteinGPR(
                 (X, labels), kernel, likelihood=likelihoods.Bernoulli()

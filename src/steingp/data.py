@@ -169,6 +169,9 @@ class Scaling:
     def inputs(self, X: np.ndarray) -> np.ndarray:
         return (X - self.x_mean) / self.x_scale
 
+    def inputs_back(self, X: Any) -> Any:
+        return X * self.x_scale + self.x_mean
+
     def outputs(self, y: np.ndarray) -> np.ndarray:
         return (y - self.y_mean) / self.y_scale
 

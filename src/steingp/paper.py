@@ -23,7 +23,10 @@ from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.stein import SteinKernel
 from steingp.svgd import SVGDInfo, SVGDState
-from steingp.targets import Target, Variational
+from steingp.targets import LATENTS, Target, Variational
+
+MOMENTS = 100
+"""At about how many moments of a run the particles are recorded, for `plots`."""
 
 
 @float64
@@ -36,6 +39,20 @@ def _unconstrain(target: Target, particles: Mapping[str, Any]) -> Particle:
 @eqx.filter_jit
 def _constrain(target: Target, particles: Mapping[str, Any]) -> Particle:
     return jax.vmap(target.constrain)(particles)
+
+
+@float64
+@eqx.filter_jit
+def _constrain_paths(target: Target, paths: Mapping[str, Any]) -> Particle:
+    constrain = target.specification.hyperparameters.constrain
+    return jax.vmap(jax.vmap(constrain))(paths)
+
+
+def _thinned(moments: list[Particle]) -> list[Particle]:
+    """Every second, until there are no more than twice `MOMENTS`."""
+    while len(moments) > 2 * MOMENTS:
+        moments = moments[::2]
+    return moments
 
 
 class SVGD:
@@ -92,6 +109,7 @@ class SVGD:
         z = _unconstrain(model.target, start)
         self.state: SVGDState = svgd.init(z, optimiser)
         self.history: SVGDInfo = svgd.join([])
+        self._moments = [self._hyperparameters(self.state)]
         self._batches = float64(model.batches)()
 
     def run(
@@ -106,6 +124,15 @@ class SVGD:
         See `steingp.svgd.run` for `progress` and `callback`; Ctrl-C keeps what was
         reached.
         """
+        check_count("iterations", iterations, lowest=0)
+        first, moments = int(self.state.step), list(self._moments)
+        every = max(1, -(-iterations // MOMENTS))
+
+        def record(state: SVGDState, latest: SVGDInfo) -> bool | None:
+            if (int(state.step) - first) % every == 0:
+                moments.append(self._hyperparameters(state))
+            return callback(state, latest) if callback is not None else None
+
         with blas_suited_to(self.model.matrix_size):
             self.state, history = svgd.run(
                 self.model.target,
@@ -116,9 +143,18 @@ class SVGD:
                 batches=self._batches,
                 at_once=self.model.particles_at_once,
                 progress=progress,
-                callback=callback,
+                callback=record,
+                callback_every=every,
             )
         self.history = svgd.join([self.history, history])
+        if (int(self.state.step) - first) % every:
+            moments.append(self._hyperparameters(self.state))
+        self._moments = _thinned(moments)
+
+    @staticmethod
+    def _hyperparameters(state: SVGDState) -> Particle:
+        """Unconstrained, without latents, of which there may be too many to keep."""
+        return {n: z for n, z in state.particles.items() if n != LATENTS}
 
     def get_particles(self) -> dict[str, np.ndarray]:
         """Name -> constrained array, particles along the leading axis."""
@@ -127,8 +163,13 @@ class SVGD:
     def posterior(self) -> Posterior:
         """The particles as a posterior that predicts."""
         steps = int(self.state.step)
+        paths = {
+            name: np.stack([moment[name] for moment in self._moments])
+            for name in self._moments[0]
+        }
         return self.model.posterior(
             self.get_particles(), history=self.history,
+            paths=to_numpy(_constrain_paths(self.model.target, paths)) if paths else {},
             method=f"plain SVGD, {steps} steps; too narrow in many dimensions",
         )  # fmt: skip
 
@@ -139,6 +180,7 @@ class SVGD:
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state_dict` of the same model, as if never stopped."""
         self.state = svgd.from_arrays(self.state, arrays)
+        self._moments = [self._hyperparameters(self.state)]
 
 
 # --- the paper's names -----------------------------------------------------------------

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +27,9 @@ from steingp.prediction import (
 from steingp.priors import fixed
 from steingp.svgd import SVGDInfo
 from steingp.targets import LATENTS, Target
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FEWEST_DRAWS, MOST_DRAWS = 200, 1000
 """Between which predictions use draws by default: as many as are cheap."""
@@ -319,6 +322,36 @@ class Posterior:
         part.num_draws = len(rows)
         part.modes, part.evidence_of_modes, part._evidence = [], None, None
         return part
+
+    @property
+    def training_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """X (N, D) and y (N,) of the fit, in the user's units; a stream's first block.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 100, 20)[:, None]
+            >>> kernel = sg.kernels.Matern52()
+            >>> model = sg.SteinGP((X, np.sin(X)), kernel, standardise=True)
+            >>> posterior = sg.SVGD(model, n_particles=5).posterior()
+            >>> bool(np.allclose(posterior.training_data[0], X))
+            True
+        """
+        X, y = np.asarray(self._data.X), np.asarray(self._data.y)
+        return self._scaling.inputs_back(X), self._scaling.outputs_back(y)
+
+    def plot(self) -> "Figure":
+        """One figure that suits this posterior: see `steingp.plots.overview`.
+
+        Example:
+            >>> import matplotlib; matplotlib.use("Agg")
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 20)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> figure = sg.SVGD(model, n_particles=5).posterior().plot()
+        """
+        from steingp import plots
+
+        return plots.overview(self)
 
     def _spaced(self, max_draws: int | None) -> np.ndarray:
         """Row numbers of at most so many draws, evenly spaced."""

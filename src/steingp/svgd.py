@@ -209,6 +209,7 @@ def run(
     at_once: int | None = None,
     progress: bool = True,
     callback: Callable[[SVGDState, SVGDInfo], bool | None] | None = None,
+    callback_every: int | None = None,
 ) -> tuple[SVGDState, SVGDInfo]:
     """Take `num_steps` steps from `state`.
 
@@ -223,6 +224,7 @@ def run(
         progress: show a bar with the mean log density (on a terminal only).
         callback: called between chunks with the state and the latest step's info;
             returns True to stop.
+        callback_every: call it after every multiple of so many steps of this run, too.
 
     Returns:
         The last state and the history, as NumPy arrays. Ctrl-C ends the run early with
@@ -232,6 +234,8 @@ def run(
         FloatingPointError: no particle has a finite log density any more.
     """
     check_count("num_steps", num_steps, lowest=0)
+    every = _LONGEST_CHUNK if callback_every is None else callback_every
+    check_count("callback_every", every)
     kappa, optimiser = kappa or RBF(), optimiser or adam()
     if batches is None:
         batches, log_density = _NoBatches(), _WithoutBatch(log_density)
@@ -241,7 +245,7 @@ def run(
         try:
             while done < num_steps:
                 began = time.perf_counter()
-                num = min(size, num_steps - done)
+                num = min(size, num_steps - done, every - done % every)
                 source, num = batches.chunk(int(state.step), num)
                 new, info = to_numpy(
                     _run_chunk(
