@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"fitting"},
     {"outcome"},
     {"inference"},
-    {"baselines"},
+    {"baselines", "online"},
     {"plots", "io", "sklearn"},
     {"experiments", "report"},
     {"cli"},

@@ -197,6 +197,18 @@ class Fit:
                 )
             ]
 
+    def start_at(self, positions: np.ndarray) -> None:
+        """Begin where these particles (J, d) are, instead of with prior draws.
+
+        They are taken to be about where the mass is: neither SVGD nor tempering leads
+        them there.
+        """
+        self.exploration = None
+        values, scores = self.evaluate(positions)
+        begun = corrected.started(positions, values, scores)
+        self.states = [dataclasses.replace(begun, num_gradients=len(positions))]
+        self._begin_inner_iterations_here()
+
     def _advance(self) -> None:
         if self.exploring:
             self._explore()

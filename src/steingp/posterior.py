@@ -277,6 +277,45 @@ class Posterior:
             self.verdict = judging.with_factorisations(self, self.verdict)
         return self.verdict
 
+    def update(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        per_row: ArrayLike | None = None,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> "Posterior":
+        """The posterior of the data with these rows added.
+
+        Draws are weighted by p(y_new | y_old, theta). They stay where they are while
+        the weights are worth 40 % of them; else particles start from the weighted draws
+        and are corrected and collected as in `steingp.fit`. Either equals a fit to all
+        rows within its error. Inducing points and scaling stay as they are.
+
+        Args:
+            X: new inputs (S, D).
+            y: their observations (S,).
+            per_row: as in `predict_y`.
+            seed: of the moves, if there are any.
+            progress: show a bar, on a terminal.
+
+        Raises:
+            ValueError: the posterior is from batches, a stream or has joint latents;
+                rows that do not fit the model.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 20)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> posterior = sg.fit(model, effective_size=100, progress=False)
+            >>> posterior.update([[1.05]], [np.sin(6.3)]).training_data[0].shape
+            (21, 1)
+        """
+        from steingp.online import update
+
+        return update(self, X, y, per_row=per_row, seed=seed, progress=progress)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, which `steingp.load(path)` reads.
 

@@ -115,6 +115,12 @@ def weights_good(k: float | None, weighted: bool, reason: str) -> Check:
     return Check(name, bool(k <= LARGEST_K), finding, remedy)
 
 
+def weights_stable(k: float) -> Check:
+    """Do many draws carry the weights that new rows gave them?"""
+    finding = f"Pareto k of the new rows' weights {k:.2f}, bound {LARGEST_K}"
+    return Check("new rows", bool(k <= LARGEST_K), finding, "Fit again to all rows.")
+
+
 def solver_converged(changes: Float[np.ndarray, " S"], tolerance: float) -> Check:
     """Did the inner iteration that approximates f's integral come to an end?"""
     share = float(np.mean(~(changes <= tolerance)))
