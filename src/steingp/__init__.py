@@ -18,8 +18,8 @@ from steingp import metrics as metrics
 from steingp import stein as stein
 from steingp.comparison import compare as compare
 from steingp.inference import fit as fit
-from steingp.leaving_out import leave_one_out as leave_one_out
 from steingp.io import load as load
+from steingp.leaving_out import leave_one_out as leave_one_out
 from steingp.models import SteinGP as SteinGP
 from steingp.paper import SVGD as SVGD
 from steingp.paper import SteinGPR as SteinGPR

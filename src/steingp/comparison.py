@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from steingp.data import check_column, check_inputs
 from steingp.evidence import Evidence
-from steingp.leaving_out import LeaveOneOut, leave_one_out
+from steingp.leaving_out import leave_one_out
 from steingp.posterior import Posterior
 
 
@@ -63,7 +63,9 @@ class Comparison(NamedTuple):
         notes = []
         for name, row in self.rows.items():
             evidence = row.log_evidence
-            value = "-" if evidence is None else _with(evidence.log_value, evidence.error)
+            value = (
+                "-" if evidence is None else _with(evidence.log_value, evidence.error)
+            )
             share = "-" if row.probability is None else f"{row.probability:.3f}"
             out, held = row.left_out, row.held_out
             lines.append(
@@ -80,7 +82,8 @@ class Comparison(NamedTuple):
                     "draws"
                 )
         lines.append(
-            f"Sums over rows ({self.num_rows} to fit), +- standard errors; larger is better."
+            f"Sums over rows ({self.num_rows} to fit), +- standard errors; larger is "
+            "better."
         )
         return "\n".join(lines + notes)
 

@@ -28,7 +28,7 @@ from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
 from steingp.streamed import FullPasses
-from steingp.targets import Collapsed
+from steingp.targets import Collapsed, Variational
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
 
@@ -104,6 +104,8 @@ class Fit:
             explore = small and not isinstance(model.target, Collapsed)
         if explore:
             self.exploration = tempering.init(d, len(start), seed)
+        self.begun_by = "tempering" if explore else "SVGD"
+        """What leads particles to the posterior."""
         self._parents: list[_Parent] = []
         self._evidence: list[Evidence] | None = None
         self.seconds = 0.0
@@ -203,7 +205,7 @@ class Fit:
         They are taken to be about where the mass is: neither SVGD nor tempering leads
         them there.
         """
-        self.exploration = None
+        self.exploration, self.begun_by = None, "earlier draws"
         values, scores = self.evaluate(positions)
         begun = corrected.started(positions, values, scores)
         self.states = [dataclasses.replace(begun, num_gradients=len(positions))]
@@ -394,6 +396,7 @@ class Fit:
             arrays |= {f"exploration.{name}": a for name, a in explored.items()}
         return arrays | {
             "seconds": np.asarray(self.seconds),
+            "begun_by": np.asarray(self.begun_by),
             "seed": np.asarray(self.seed),
             "wanted": np.asarray(float(self.wanted)),
         }
@@ -404,9 +407,9 @@ class Fit:
         The seed becomes that of the arrays, and so does the effective size, unless one
         was given to this fit.
         """
-        if not {"modes.num", "seed", "wanted"} <= set(arrays):
+        if not {"modes.num", "seed", "wanted", "begun_by"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
-        self.seed = int(arrays["seed"])
+        self.seed, self.begun_by = int(arrays["seed"]), str(arrays["begun_by"])
         if not self._asked:
             self.wanted = float(arrays["wanted"])
         self.modes = Modes.from_arrays(part(arrays, "modes"))

@@ -14,6 +14,7 @@ from steingp.data import Batch
 from steingp.diagnostics import NUM_SCORED, Check, Verdict, spread
 from steingp.linalg import extra_jitter
 from steingp.precision import float64, to_numpy
+from steingp.prediction import Particles
 from steingp.priors import Particle
 from steingp.targets import Target, Variational
 
@@ -45,9 +46,7 @@ def judge_draws(posterior: "Posterior") -> Verdict:
     particles = {name: v[some] for name, v in posterior.particles.items()}
     draws, scores = to_numpy(_scores(target.normalised(), particles, data))
     if posterior.num_draws > 1:
-        end.append(
-            verdicts.spread_right(spread(draws, scores), num, draws.shape[1])
-        )
+        end.append(verdicts.spread_right(spread(draws, scores), num, draws.shape[1]))
         end.append(verdicts.agrees_with_scores(draws, scores))
     return Verdict((*end, _jitter(posterior)))
 
@@ -94,8 +93,9 @@ def _on_device(data: Batch) -> Batch:
 
 @float64
 @eqx.filter_jit
-def _scores(target: Target, particles: Particle, data: Batch) -> tuple[Array, Array]:
+def _scores(target: Target, particles: Particles, data: Batch) -> tuple[Array, Array]:
     """Draws as vectors in which priors are standard normal, and their scores."""
+
     def one(theta: Particle) -> tuple[Array, Array]:
         z, unravel = ravel_pytree(target.unconstrain(theta))
 
@@ -109,7 +109,7 @@ def _scores(target: Target, particles: Particle, data: Batch) -> tuple[Array, Ar
 
 @float64
 @eqx.filter_jit
-def _log_densities(target: Target, particles: Particle, data: Batch) -> Array:
+def _log_densities(target: Target, particles: Particles, data: Batch) -> Array:
     """Bound and log prior of every particle, on all rows."""
     hyperparameters = target.normalised().specification.hyperparameters
 
@@ -122,7 +122,7 @@ def _log_densities(target: Target, particles: Particle, data: Batch) -> Array:
 
 @float64
 @eqx.filter_jit
-def _extra_jitter(target: Target, particles: Particle, data: Batch) -> Array:
+def _extra_jitter(target: Target, particles: Particles, data: Batch) -> Array:
     def one(theta: Particle) -> Array:
         return extra_jitter(target.covariance(theta, _on_device(data)), target.jitter)
 

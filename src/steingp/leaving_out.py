@@ -17,6 +17,7 @@ from jax import Array
 from steingp.data import Batch
 from steingp.posterior import Posterior
 from steingp.precision import float64
+from steingp.prediction import Particles
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
 from steingp.weights import log_sum, pareto_smooth
@@ -90,7 +91,7 @@ def leave_one_out(posterior: Posterior, max_draws: int | None = None) -> LeaveOn
 
 @float64
 @eqx.filter_jit
-def _left_out(target: Target, particles: Particle, data: Batch) -> Array:
+def _left_out(target: Target, particles: Particles, data: Batch) -> Array:
     """(draws, rows)"""
     data = Batch(*(jnp.asarray(column) for column in data))
     draws = {name: jnp.asarray(v) for name, v in particles.items()}

@@ -19,6 +19,7 @@ from steingp.inference import fit
 from steingp.models import SteinGP
 from steingp.posterior import Mode, Posterior, row_of
 from steingp.precision import float64, to_numpy
+from steingp.prediction import Particles
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
 from steingp.weights import effective_size as size_of_weights
@@ -92,7 +93,7 @@ def _gains(old: SteinGP, new: SteinGP, posterior: Posterior) -> np.ndarray:
 
 @float64
 @eqx.filter_jit
-def _log_likelihoods(target: Target, particles: Particle, data: Batch) -> Array:
+def _log_likelihoods(target: Target, particles: Particles, data: Batch) -> Array:
     data = Batch(*(jnp.asarray(column) for column in data))
     draws = {name: jnp.asarray(v) for name, v in particles.items()}
     return jax.lax.map(lambda theta: target.log_likelihood(theta, data), draws)
@@ -176,7 +177,7 @@ def _moved(
 
 @float64
 @eqx.filter_jit
-def _positions(target: Target, particles: Particle) -> Array:
+def _positions(target: Target, particles: Particles) -> Array:
     def one(theta: Particle) -> Array:
         return ravel_pytree(target.unconstrain(theta))[0]
 

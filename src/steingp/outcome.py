@@ -204,8 +204,9 @@ def _method(run: Fit, report: FitReport) -> str:
         return f"stopped while {report.stage}"
     size = report.effective_size
     short = f" of the {run.wanted:.0f} asked for" if size < run.wanted else ""
-    first = "SVGD" if run.exploration is None else "tempering"
-    return f"{first} and corrected moves, worth {size:.0f} independent draws{short}"
+    return (
+        f"{run.begun_by} and corrected moves, worth {size:.0f} independent draws{short}"
+    )
 
 
 # --- the verdict ------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from steingp.targets import LATENTS, Target
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from steingp.baselines.check import AgainstNuts
+
 FEWEST_DRAWS, MOST_DRAWS = 200, 1000
 """Between which predictions use draws by default: as many as are cheap."""
 
@@ -276,6 +278,45 @@ class Posterior:
         elif all(check.name != "jitter" for check in self.verdict.checks):
             self.verdict = judging.with_factorisations(self, self.verdict)
         return self.verdict
+
+    def check_against_nuts(
+        self,
+        *,
+        num_warmup: int = 500,
+        num_draws: int = 500,
+        num_chains: int = 4,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> "AgainstNuts":
+        """This posterior beside one by NUTS: the proof, at NUTS's cost.
+
+        NUTS samples the density that these draws are to follow: with f integrated out
+        where that is exact or the bound of inducing points, and else with the latent
+        values as they are, so that the approximation of f's integral is checked as well.
+
+        Args:
+            num_warmup, num_draws, num_chains, seed, progress: of NUTS.
+
+        Returns:
+            Both side by side; print it.
+
+        Raises:
+            ValueError: the posterior's data were a stream or batches.
+
+        Example:
+            >>> import numpy as np, steingp as sg
+            >>> X = np.linspace(0, 1, 15)[:, None]
+            >>> model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+            >>> posterior = sg.fit(model, effective_size=200, progress=False)
+            >>> check = posterior.check_against_nuts(num_warmup=200, num_draws=100)
+            >>> list(check.rows)
+            ['kernel.lengthscales[0]', 'kernel.variance', 'likelihood.variance']
+        """
+        from steingp.baselines.check import check_against_nuts
+
+        return check_against_nuts(
+            self, num_warmup, num_draws, num_chains, seed, progress
+        )
 
     def update(
         self,

@@ -176,7 +176,9 @@ def ascended(
     reached = float(np.mean(log_densities[-last:]))
     fallen = float(np.nanmax(log_densities)) - reached
     lost = not fallen < 10.0 + 6.0 * np.sqrt(num_free / 2.0)
-    finding = f"mean log density {reached:.1f}, bandwidth {bandwidths[-1]:.2g} at the end"
+    finding = (
+        f"mean log density {reached:.1f}, bandwidth {bandwidths[-1]:.2g} at the end"
+    )
     if num_failed:
         finding = f"{num_failed} particles are where the density is not finite"
     elif lost:
@@ -190,7 +192,10 @@ def bounds_spread(values: Float[np.ndarray, " J"] | None, num_free: int) -> Chec
 
     A Gaussian's log density has the sd sqrt(d / 2); batches cannot see so little.
     """
-    name, remedy = "calibration", "Fit with full_pass=True, if the likelihood is Gaussian."
+    name, remedy = (
+        "calibration",
+        "Fit with full_pass=True, if the likelihood is Gaussian.",
+    )
     if values is None:
         finding = "the spread of hyperparameters from batches is not calibrated"
         return Check(name, False, finding, remedy)

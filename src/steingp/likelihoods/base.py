@@ -8,8 +8,8 @@ from jax import Array
 from jaxtyping import Float
 
 from steingp.checks import as_numbers
-from steingp.precision import is_traced
 from steingp.likelihoods.quadrature import gaussian_expectation
+from steingp.precision import is_traced
 from steingp.priors import Component, Hyperparameters, assign
 
 Values = Float[Array, "*shape"]

@@ -53,7 +53,6 @@ class Marginal(Target):
         residual = data.y - model.mean.of(data.X)
         return Conditional(data.X, L, solve_lower(L, residual))
 
-
     def leave_one_out(self, theta: Particle, data: Batch) -> Array:
         # with P = (K + noise)^-1, y_i given the rest is N(y_i - (P r)_i / P_ii, 1 / P_ii)
         model = self.specification.at(theta)

@@ -125,8 +125,5 @@ class Variational(Target):
         return isinstance(self.specification.likelihood, Gaussian)
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
-        del data
-        model = self.specification.at(theta)
-        points = jnp.asarray(self.Z)
         L = cholesky(self.covariance(theta, data), self.jitter)
-        return Conditional(points, L, theta[Q_MEAN], theta[Q_ROOT])
+        return Conditional(jnp.asarray(self.Z), L, theta[Q_MEAN], theta[Q_ROOT])
