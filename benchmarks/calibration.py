@@ -183,7 +183,7 @@ def ranks(
         name: rank_of(value.item(), posterior.particles[name][chosen].ravel())
         for name, value in truth.theta.items()
     }
-    f = posterior.subset(chosen).predict_f([[NEW_POINT]], max_draws=NUM_DRAWS)
+    f = posterior.subset(chosen).predict_f(np.array([[NEW_POINT]]), max_draws=NUM_DRAWS)
     noise = rng.normal(size=NUM_DRAWS)
     draws = f.means[:, 0] + np.sqrt(f.variances[:, 0]) * noise
     return found | {"f": rank_of(truth.f_new, draws)}
