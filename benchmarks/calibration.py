@@ -33,7 +33,6 @@ import numpy as np
 from jax import Array
 
 import steingp as sg
-from steingp.experiments.references import device_name
 from steingp.kernels import Kernel
 from steingp.likelihoods import Likelihood
 from steingp.linalg import DEFAULT_JITTER, add_diagonal, mvn_sample
@@ -167,7 +166,7 @@ def about() -> dict[str, str]:
     return {
         "jax": jax.__version__,
         "steingp": sg.__version__,
-        "device": f"{device_name()}, {platform.machine()}",
+        "device": f"{jax.devices()[0].device_kind}, {platform.machine()}",
     }
 
 

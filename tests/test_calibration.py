@@ -154,6 +154,24 @@ def test_the_page_flags_and_counts(tmp_path: Path) -> None:
     assert "Only 300 replications so far" in text
 
 
+def test_a_run_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(name: str, replication: int) -> dict:
+        asked.append(replication)
+        return line_of(name, replication, 0)
+
+    monkeypatch.setattr(calibration, "replicate", counted)
+    out = ["--problem", "poisson", "--out", str(tmp_path / "some.jsonl")]
+    for more in (["--replications", "2"], ["--first", "1", "--replications", "3"]):
+        monkeypatch.setattr(sys, "argv", ["calibration.py", *out, *more])
+        calibration.main()
+    assert asked == [0, 1, 2, 3]
+    assert len(calibration.read(tmp_path / "some.jsonl")) == 4
+
+
 def test_a_file_is_read_once_per_replication(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     lines = [line_of("poisson", i, i) for i in (0, 1, 1)]
