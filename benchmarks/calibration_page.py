@@ -35,7 +35,7 @@ its posterior exact, the truth would be one more draw of it, and its rank among 
 uniform on 0, ..., 99. regression: Matern52, 25 rows; bernoulli: squared exponential, logit,
 40 rows; poisson: squared exponential, 25 rows. `f` is the function at the new point.
 
-Wild data are part of the prior and of the test: counts of many thousands, noise much
+Wild data are part of the prior and of the test: counts of thousands, noise much
 larger than the signal, forty equal labels. No replication is left out.
 
 {fits}
@@ -168,10 +168,11 @@ def table(results: dict[tuple[str, str], Uniformity]) -> str:
 
 def verdict_text(results: dict[tuple[str, str], Uniformity]) -> str:
     flagged = {key: r for key, r in results.items() if is_flagged(r, len(results))}
-    most = max(abs(1.0 - r.sd_ratio) for r in results.values())
+    ratios = [r.sd_ratio for r in results.values()]
+    error = max(r.sd_ratio_error for r in results.values())
     said = [
         f"In plain words: of {len(results)} quantities, {len(flagged) or 'none'} "
-        f"{'has' if len(flagged) == 1 else 'have'} ranks that differ from uniform more "
+        f"{'has' if len(flagged) == 1 else 'have'} ranks that differ from\nuniform more "
         "than chance explains."
     ]
     for (problem, quantity), r in flagged.items():
@@ -179,7 +180,10 @@ def verdict_text(results: dict[tuple[str, str], Uniformity]) -> str:
             f"{problem}, {quantity}: mean rank {r.mean:.1f} of 49.5, sd ratio "
             f"{r.sd_ratio:.2f}, p {r.p:.1g}."
         )
-    said.append(f"Every posterior's sd is within {most:.1%} of what it should be.")
+    said.append(
+        f"Posteriors' sds are {min(ratios):.2f} to {max(ratios):.2f} of what they should "
+        f"be, with standard errors of up to {error:.2f}."
+    )
     fewest = min(r.num for r in results.values())
     if fewest < 1000:
         said.append(f"Only {fewest} replications so far: 1000 are planned.")
@@ -195,8 +199,11 @@ def fit_text(lines: list[Line]) -> str:
         failed = [line for line in own if "ranks" not in line]
         sizes = np.array([line["effective_size"] for line in good])
         short = sum(line["effective_size"] < line["asked"] for line in good)
+        gaps = max(line["replication"] for line in own) + 1 - len(own)
+        missing = f" ({gaps} before the last not run)" if gaps else ""
         text = (
-            f"- **{problem}**: {len(own)} replications, {len(failed)} of them failed. "
+            f"- **{problem}**: {len(own)} replications{missing}, {len(failed)} of them "
+            "failed. "
             f"Effective size: median {np.median(sizes):.0f}, smallest {sizes.min():.0f}, "
             f"{short} below what was asked.\n  Several modes in "
             f"{sum(line['modes'] > 1 for line in good)} fits. Median "
