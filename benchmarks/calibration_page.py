@@ -247,7 +247,7 @@ def figure(ranks: dict[tuple[str, str], np.ndarray], path: Path) -> None:
     width = max(len(quantities) for quantities in of.values())
     fig, grid = plt.subplots(
         len(problems), width, figsize=(2.5 * width, 1.9 * len(problems)),
-        squeeze=False, sharex=True,
+        squeeze=False,
     )  # fmt: skip
     for row, problem in zip(grid, problems, strict=True):
         for panel in row[len(of[problem]) :]:
