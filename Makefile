@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INTEROP := .venv-interop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-interop real-data evaluate clean
+.PHONY: help demo test check format test-interop real-data evaluate calibration clean
 
 help:
 	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
@@ -13,6 +13,7 @@ help:
 	@echo "make check         lint and type-check"
 	@echo "make test-interop  test GPflow kernels in an environment of their own"
 	@echo "make evaluate      compare the default fit with NUTS and grids (needs STEINGP_DATA)"
+	@echo "make calibration   rank truths among draws of 3 x 1000 fits (hours on a CPU)"
 	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
 
 demo: $(VENV)/installed
@@ -41,6 +42,10 @@ evaluate: $(VENV)/installed
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/evaluate.py machine servo concreteslump --cost
 	$(BIN)/python benchmarks/evaluate.py --page
+
+calibration: $(VENV)/installed
+	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/calibration.py --page
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
