@@ -95,9 +95,9 @@ def _coverage(axes: "Axes", prediction: Prediction, y: np.ndarray) -> None:
     lower = prediction.cdf(y - 1.0) if prediction._likelihood.is_discrete else upper
     shares = np.array([np.mean(_inside(lower, upper, level)) for level in levels])
     tails = (0.5 - 0.5 * _BAND, 0.5 + 0.5 * _BAND)
-    ends = [binom.ppf(tail, len(y), levels[1:-1]) / len(y) for tail in tails]
+    low, high = (binom.ppf(tail, len(y), levels[1:-1]) / len(y) for tail in tails)
     axes.fill_between(
-        levels[1:-1], *ends, color=GREY, alpha=0.3, lw=0,
+        levels[1:-1], low, high, color=GREY, alpha=0.3, lw=0,
         label=f"{100 * _BAND:.0f} % of right predictions",
     )  # fmt: skip
     axes.plot(levels, shares, color=BLUE, lw=2.0, label=f"{len(y)} observations")
@@ -172,7 +172,7 @@ def uncertainty(split: Any, x: Any = None, axes: "Axes | None" = None) -> "Axes"
         axes.set_xlim(values.min(), values.max())
         axes.set_xlabel(label)
     axes.set_ylabel("variance")
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(0.0, 1.05 * float(total.max()) or 1.0)
     legend_below(axes, 4)
     tidy(axes)
     return axes

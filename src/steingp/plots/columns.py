@@ -34,9 +34,8 @@ class Group(NamedTuple):
 def columns_of(posterior: Posterior) -> dict[str, Column]:
     """The inferred hyperparameters by the names of `posterior.summary()`."""
     columns = {}
-    for parameter in posterior._target.specification.hyperparameters.free:
-        if parameter.name not in posterior.particles:
-            continue
+    free = posterior._target.specification.hyperparameters.free
+    for parameter in _in_order(posterior, free):
         positive = _is_positive(parameter)
         named = posterior.named_columns(parameter.name)
         for entry, (label, values) in enumerate(named):
@@ -59,10 +58,17 @@ def choose_columns(
     return {name: columns[name] for name in chosen}
 
 
+def _in_order(posterior: Posterior, free: Sequence[Parameter]) -> list[Parameter]:
+    """As in `posterior.summary()`."""
+    by_name = {parameter.name: parameter for parameter in free}
+    return [by_name[name] for name in posterior.particles if name in by_name]
+
+
 @float64
 def _is_positive(parameter: Parameter) -> bool:
+    support: Any = parameter.prior.support
     below = jnp.full(parameter.shape, -1e-9)
-    return not bool(np.any(np.asarray(parameter.prior.support(below))))
+    return not bool(np.any(np.asarray(support(below))))
 
 
 @float64

@@ -80,8 +80,9 @@ def _marginal(
     axes: "Axes", column: Column, groups: list[Group], weights: np.ndarray
 ) -> None:
     values = np.log(column.values) if column.positive else column.values
-    margin = 0.15 * np.ptp(values) or 0.5
-    grid = np.linspace(values.min() - margin, values.max() + margin, 200)
+    # a kernel estimate of few draws reaches far beyond them
+    margin = (0.15 if len(values) > _FEW else 0.6) * np.ptp(values) or 0.5
+    grid = np.linspace(values.min() - margin, values.max() + margin, 300)
     shown = np.exp(grid) if column.positive else grid
     for group in groups:
         draws = group.draws
@@ -91,10 +92,9 @@ def _marginal(
         )
         axes.plot(shown, density, color=group.colour, lw=1.4)
         if len(values) <= _FEW:
-            height = np.zeros(len(draws))
-            axes.plot(
-                column.values[draws], height, "|", color=group.colour, ms=12, mew=1.2,
-                clip_on=False,
+            axes.vlines(
+                column.values[draws], 0.0, 0.06, color=group.colour, lw=1.2,
+                transform=axes.get_xaxis_transform(),
             )  # fmt: skip
     prior = prior_density(column, shown)
     if prior is not None:
@@ -149,8 +149,9 @@ def pairs(
         if density and (first, second) in density:
             _shade(panel, *density[first, second])
         _dots(panel, columns[first], columns[second], groups, posterior.weights)
-        panel.set_xlabel(first)
-        panel.set_ylabel(second)
+        # in the triangle a label serves a whole column, or row
+        panel.set_xlabel("" if corner and second != couples[-1][1] else first)
+        panel.set_ylabel("" if corner and first != couples[0][0] else second)
         tidy(panel)
     if len(groups) > 1:
         _legend_of_pairs(panels, corner and len(columns) > 2)
@@ -209,7 +210,10 @@ def _legend(axes: "Axes") -> None:
 def _legend_of_pairs(panels: list["Axes"], corner: bool) -> None:
     """In the empty corner above the diagonal, where there is one."""
     if not corner:
-        panels[0].legend(frameon=False, fontsize=7, handlelength=1.0)
+        panels[0].legend(
+            frameon=False, fontsize=7, handlelength=1.0, ncols=2, loc="lower left",
+            bbox_to_anchor=(0.0, 1.0), borderpad=0.0, columnspacing=1.0,
+        )  # fmt: skip
         return
     handles, labels = panels[0].get_legend_handles_labels()
     figure_of(panels).legend(

@@ -88,11 +88,10 @@ def predictive_band(
         axes.plot(grid, function, color=BLUE, lw=0.7, alpha=0.6, label=name)
     axes.plot(grid, mean, color=BLUE, lw=2.2, label="predictive mean")
     binary = isinstance(_likelihood(posterior), Bernoulli)
-    dots: dict[str, Any] = {"marker": "|", "ms": 9} if binary else {"marker": "o"}
-    axes.plot(x, values, ls="", color=BLACK, **({"ms": 3.5} | dots), label="data")
+    marker, size = ("|", 9.0) if binary else ("o", 3.8)
+    axes.plot(x, values, marker, ms=size, color=BLACK, label="data")
     if held_out:
-        hollow = {"ms": 4, "mfc": "none", "mec": ORANGE} | dots
-        axes.plot(*held_out, ls="", **hollow, label="held out")
+        axes.plot(*held_out, marker, ms=size, mfc="none", mec=ORANGE, label="held out")
     axes.set_xlabel(input_name(posterior.labels[0]))
     axes.set_ylabel("probability of y = 1" if binary else _name_of_y(posterior))
     legend_below(axes, 5)
@@ -145,10 +144,10 @@ def maps(
     limits = {"vmin": values.min(), "vmax": values.max()}
     _map(panels[0], sides, mean, "viridis", names[0], **limits)
     _map(panels[1], sides, sd, "cividis", names[1])
-    colours = {"c": y, "cmap": "viridis", **limits} if comparable else {"c": BLACK}
-    dots = {"s": 16, "edgecolors": "white", "linewidths": 0.7}
-    panels[0].scatter(X[:, first], X[:, second], **(dots | colours))
-    panels[1].scatter(X[:, first], X[:, second], **(dots | {"c": BLACK}))
+    plain: dict[str, Any] = {"s": 16, "edgecolors": "white", "lw": 0.7, "c": BLACK}
+    coloured = plain | {"c": y, "cmap": "viridis", **limits}
+    panels[0].scatter(X[:, first], X[:, second], **(coloured if comparable else plain))
+    panels[1].scatter(X[:, first], X[:, second], **plain)
     for panel in panels:
         panel.set_xlabel(input_name(posterior.labels[first], X.shape[1]))
         panel.set_ylabel(input_name(posterior.labels[second], X.shape[1]))

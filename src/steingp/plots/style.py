@@ -80,6 +80,8 @@ def log_axis(axes: "Axes", which: str) -> None:
     decades = np.log10(high / low)
     if decades < 0.5:  # a narrow range has no round number of the form 1, 2 or 5
         axis.set_major_locator(MaxNLocator(4))
+    elif decades < 1:
+        axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     elif decades < 2:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
     else:
