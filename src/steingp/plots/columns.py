@@ -134,6 +134,8 @@ def weighted_density(
     the weights are worth.
     """
     total = weights.sum()
+    if not total > 0.0:
+        return np.zeros(len(grid))
     share = weights / total
     mean = share @ values
     sd = np.sqrt(share @ (values - mean) ** 2)
