@@ -150,7 +150,7 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
         for b in names[i + 1 :]
     }
     chosen = [labels.get(name, name) for name in names]
-    figure = plots.particles(posterior, chosen, density=density)
+    figure = plots.pairs(posterior, chosen, density=density)
     for panel, (a, b) in zip(figure.axes, density, strict=True):
         inverse = {v: k for k, v in labels.items()}
         for name, limit in ((a, panel.set_xlim), (b, panel.set_ylim)):
@@ -164,7 +164,6 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
     shown = min(posterior.num_draws, 300)
     figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and "
                     f"{shown} draws (orange)", fontsize=10)  # fmt: skip
-    figure.tight_layout()
     cloud = folder / "particles.png"
     figure.savefig(cloud, dpi=150)
     plt.close("all")
