@@ -128,7 +128,7 @@ def write(value: Any, path: str, arrays: Arrays) -> Any:
     if type(value) in _NAMES:
         return _write_call(value, path, arrays)
     if isinstance(value, Mapping):
-        return {"dict": {k: write(v, f"{path}.{k}", arrays) for k, v in value.items()}}
+        return {"dict": _write_items(value, path, arrays)}
     if isinstance(value, slice):
         return {"slice": [value.start, value.stop, value.step]}
     if type(value) in (tuple, list):
@@ -144,6 +144,13 @@ def write(value: Any, path: str, arrays: Arrays) -> Any:
     )
 
 
+def _write_items(items: Mapping[Any, Any], path: str, arrays: Arrays) -> dict[str, Any]:
+    for name in items:
+        if not isinstance(name, str):
+            raise ValueError(f"{path} has the key {name!r}; in a file keys are texts.")
+    return {name: write(item, f"{path}.{name}", arrays) for name, item in items.items()}
+
+
 def _put(array: np.ndarray, path: str, arrays: Arrays) -> str:
     """The name under which the array now stands; names are unique."""
     name = path
@@ -154,8 +161,7 @@ def _put(array: np.ndarray, path: str, arrays: Arrays) -> str:
 
 
 def _write_call(value: Any, path: str, arrays: Arrays) -> dict[str, Any]:
-    arguments = _arguments(value).items()
-    written = {k: write(v, f"{path}.{k}", arrays) for k, v in arguments}
+    written = _write_items(_arguments(value), path, arrays)
     return {"new": _NAMES[type(value)], "with": written}
 
 
