@@ -72,6 +72,7 @@ def _of_batches(posterior: "Posterior") -> Check:
     target, data = posterior._target, posterior._data
     free = target.specification.hyperparameters.free
     d = sum(int(np.prod(p.shape)) for p in free)
+    assert isinstance(target, Variational)
     whole = len(data.y) >= target.num_data  # else a stream's first block
     values = None
     if whole:

@@ -18,7 +18,6 @@ from steingp.data import Batch
 from steingp.posterior import Posterior
 from steingp.precision import float64
 from steingp.prediction import Particles
-from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
 from steingp.weights import log_sum, pareto_smooth
 

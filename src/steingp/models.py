@@ -279,7 +279,11 @@ class SteinGP:
         batched = self.stream is not None or self._batch_size is not None
         if Z is not None and latents == "joint":
             return Sparse(
-                specification, Z, float(self.num_data), jitter, num_latents=len(Z)
+                specification,
+                Z=Z,
+                num_data=float(self.num_data),
+                jitter=jitter,
+                num_latents=len(Z),
             )
         if batched:
             return Variational(

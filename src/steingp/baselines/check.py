@@ -83,12 +83,14 @@ class AgainstNuts(NamedTuple):
             )
         blank = " " * 36
         lines.append(
-            f"{'f at the rows':{width}}  {blank}    {self.f_shift:>7.2f}  {self.f_ratio:>8.2f}"
+            f"{'f at the rows':{width}}  {blank}    {self.f_shift:>7.2f}  "
+            f"{self.f_ratio:>8.2f}"
         )
         spent = self.chains.seconds
         lines.append(
             "Logarithms, where positive. NUTS: r-hat at most "
-            f"{self.chains.worst_r_hat:.3f}, effective size at least {self.chains.least_effective_size:.0f}, "
+            f"{self.chains.worst_r_hat:.3f}, effective size at least "
+            f"{self.chains.least_effective_size:.0f}, "
             f"{self.chains.divergences} divergences, "
             f"{spent.compile + spent.warmup + spent.sampling:.1f} s; this posterior: worth "
             f"{self.size:.0f} draws, {self.seconds:.1f} s (both with compilation)."
