@@ -6,7 +6,8 @@ start^(1 - beta) density^beta. Particles are weighted, resampled and moved at a 
 beta (Del Moral, Doucet and Jasra 2006), each rise as large as leaves the weights worth a
 share of the particles. While beta is small modes are not parted yet, so particles come to
 all that can be reached from the start. The product of the mean weights estimates the
-evidence.
+evidence. A narrow mode has next to no mass while beta is small, and may lose all its
+particles then; so some others `climb` from the start straight to the peak above them.
 
     >>> import jax, numpy as np
     >>> from steingp import tempering
@@ -49,6 +50,8 @@ KEPT = 0.6
 SWEEPS = 3
 """Of moves after each rise."""
 MOST_RISES = 60
+CLIMBS, CLIMBING_STEPS, CLIMBING_STEP = 3, 40, 0.15
+"""Groups of particles that climb, how many steps, and how long at first."""
 
 
 class Tempered(eqx.Module):
@@ -78,6 +81,7 @@ class Tempered(eqx.Module):
 class Exploration:
     """Where an exploration is."""
 
+    starts: Float[np.ndarray, "P d"]
     positions: Float[np.ndarray, "P d"]
     values: Float[np.ndarray, " P"]
     """Log densities, not tempered; NaN before the first evaluation."""
@@ -101,8 +105,10 @@ def init(d: int, num_particles: int, seed: int) -> Exploration:
     num = -(-NUM_EXPLORERS // num_particles) * num_particles
     points = qmc.Sobol(d, rng=np.random.default_rng([seed, 1]))
     uniform = points.random(1 << (num - 1).bit_length())[:num]
+    starts = WIDTH * ndtri(uniform)
     return Exploration(
-        positions=WIDTH * ndtri(uniform),
+        starts=starts,
+        positions=starts,
         values=np.full(num, np.nan),
         beta=0.0,
         log_evidence=0.0,
@@ -167,6 +173,45 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     )
 
 
+@float64
+def climb(density: Density, state: Exploration) -> tuple[np.ndarray, int]:
+    """Peaks above some of the starts, and how many gradients that took.
+
+    By Adam on the host, since values and scores of particles are compiled anyway. Those
+    far below the explorers at the end are left out.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from steingp import tempering
+        >>> from steingp.corrected import OfOne
+        >>> def narrow_and_wide(z, _):
+        ...     sds = jax.numpy.array([0.01, 0.5])
+        ...     apart = (z[0] - jax.numpy.array([-3.0, 1.0])) / sds
+        ...     return jax.nn.logsumexp(-0.5 * apart**2 - jax.numpy.log(sds))
+        >>> state = tempering.init(1, num_particles=20, seed=0)
+        >>> while state.beta < 1.0:
+        ...     state = tempering.advance(OfOne(narrow_and_wide, None), state, seed=0)
+        >>> peaks, _ = tempering.climb(OfOne(narrow_and_wide, None), state)
+        >>> bool(np.min(np.abs(peaks + 3.0)) < 0.1)
+        True
+    """
+    num, d = CLIMBS * state.num_particles, state.positions.shape[1]
+    plain = Tempered(density, np.asarray(1.0), no_walls(d))
+    z = state.starts[:num].copy()
+    first, second = np.zeros_like(z), np.zeros_like(z)
+    values = np.zeros(num)
+    for step in range(1, CLIMBING_STEPS + 1):
+        values, scores = evaluate(plain, z, state.num_particles)
+        scores = np.where(np.isfinite(scores), scores, 0.0)
+        first = 0.9 * first + 0.1 * scores
+        second = 0.99 * second + 0.01 * scores**2
+        length = CLIMBING_STEP * (1.0 - 0.8 * step / CLIMBING_STEPS)
+        size = np.sqrt(second / (1.0 - 0.99**step)) + 1e-12
+        z = z + length * (first / (1.0 - 0.9**step)) / size
+    least = np.quantile(state.values, 0.75) - 10.0 - 6.0 * np.sqrt(d / 2.0)
+    return z[values > least], num * CLIMBING_STEPS
+
+
 def no_walls(d: int, most: int = MOST_MODES - 1) -> Float[np.ndarray, "W d+1"]:
     """Walls that enclose all: their number is fixed, so that nothing is compiled anew."""
     return np.concatenate([np.zeros((most, d)), np.ones((most, 1))], axis=1)
@@ -214,6 +259,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray]) -> Exploration:
         0
     """
     return Exploration(
+        starts=np.asarray(arrays["starts"]),
         positions=np.asarray(arrays["positions"]),
         values=np.asarray(arrays["values"]),
         beta=float(arrays["beta"]),
