@@ -163,7 +163,7 @@ def write_figures(result: DemoResult, folder: Path) -> list[Path]:
             limit(np.exp(low - 0.1), np.exp(high + 0.1))
     shown = min(posterior.num_draws, 300)
     figure.suptitle("20 %, 50 %, 80 %, 95 % of the exact posterior (grey) and "
-                    f"{shown} draws (orange)", fontsize=10)  # fmt: skip
+                    f"{shown} draws (dots)", fontsize=10)  # fmt: skip
     cloud = folder / "particles.png"
     figure.savefig(cloud, dpi=150)
     plt.close("all")

@@ -74,18 +74,21 @@ def log_axis(axes: "Axes", which: str) -> None:
     """A logarithmic axis ("x" or "y") whose ticks are plain numbers, and few."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+    class FewTicks(LogLocator):
+        """Finer the narrower the range is when the figure is drawn."""
+
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            decades = np.log10(vmax / vmin)
+            if decades < 0.5:  # there may be no round number
+                return MaxNLocator(4).tick_values(vmin, vmax)
+            fine, middle = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0)
+            subs = fine if decades < 1 else middle if decades < 2 else (1.0,)
+            self.set_params(subs=subs, numticks=8)
+            return super().tick_values(vmin, vmax)
+
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    low, high = sorted(axis.get_view_interval())
-    decades = np.log10(high / low)
-    if decades < 0.5:  # a narrow range has no round number of the form 1, 2 or 5
-        axis.set_major_locator(MaxNLocator(4))
-    elif decades < 1:
-        axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-    elif decades < 2:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-    else:
-        axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_locator(FewTicks())
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
