@@ -1,5 +1,7 @@
 """A target as a density of vectors, and what is computed for many of them."""
 
+from collections.abc import Iterator
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from steingp.targets.collapsed import Sites
 
 _PAIRS = 64
 """Pairs of draws of f that estimate a draw's weight."""
-_WEIGHED_AT_ONCE = 25
+_WEIGHED_AT_ONCE, _BLOCK = 25, 250
 
 
 class Flat(eqx.Module):
@@ -34,17 +36,22 @@ class Flat(eqx.Module):
         return self.target.constrain(self.unravel(z))
 
 
-def _filled_up(rows: np.ndarray) -> Array:
-    """More rows, copies of the last, up to a multiple of 250: few shapes to compile."""
-    missing = -len(rows) % 250
-    return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]))
+def _blocks(rows: np.ndarray) -> Iterator[Array]:
+    """The rows, 250 at a time, the last filled up: one shape to compile."""
+    missing = -len(rows) % _BLOCK
+    filled = np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
+    for first in range(0, len(filled), _BLOCK):
+        yield jnp.asarray(filled[first : first + _BLOCK])
 
 
 @float64
 def constrain(density: Flat, positions: np.ndarray) -> dict[str, np.ndarray]:
     """Constrained particles of positions (S, d)."""
-    particles = to_numpy(_constrain_compiled(density, _filled_up(positions)))
-    return {name: array[: len(positions)] for name, array in particles.items()}
+    parts = [
+        to_numpy(_constrain_compiled(density, block)) for block in _blocks(positions)
+    ]
+    joined = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    return {name: array[: len(positions)] for name, array in joined.items()}
 
 
 @eqx.filter_jit
@@ -63,16 +70,22 @@ def solve_inner(density: Flat, position: Array, data: Batch) -> tuple[Sites, Arr
 
 @float64
 def log_errors(
-    density: Flat, positions: np.ndarray, seed: Array, data: Batch
+    density: Flat, positions: np.ndarray, seed: int, data: Batch
 ) -> np.ndarray:
     """log of p(y | theta) over its approximation, estimated, for positions (S, d)."""
-    errors = _log_errors_compiled(density, _filled_up(positions), seed, data)
-    return np.array(errors)[: len(positions)]
+    key = jax.random.key(seed)
+    errors = [
+        np.asarray(
+            _log_errors_compiled(density, block, jax.random.fold_in(key, i), data)
+        )
+        for i, block in enumerate(_blocks(positions))
+    ]
+    return np.concatenate(errors)[: len(positions)]
 
 
 @eqx.filter_jit
 def _log_errors_compiled(
-    density: Flat, positions: Array, seed: Array, data: Batch
+    density: Flat, positions: Array, key: Array, data: Batch
 ) -> Array:
     assert isinstance(density.target, Collapsed)
     target = density.target
@@ -81,5 +94,5 @@ def _log_errors_compiled(
         position, key = pair
         return target.log_error(density.constrain(position), data, key, _PAIRS)
 
-    keys = jax.random.split(jax.random.key(seed), len(positions))
+    keys = jax.random.split(key, len(positions))
     return jax.lax.map(one, (positions, keys), batch_size=_WEIGHED_AT_ONCE)

@@ -151,7 +151,7 @@ def _weights(
     if any(state.stage != "done" for state in run.states) or len(kept) < 25:
         return None, None, 0.0
     with blas_suited_to(run.model.matrix_size):
-        errors = flat.log_errors(run.density, kept, jnp.asarray(run.seed), run.data)
+        errors = flat.log_errors(run.density, kept, run.seed, run.data)
     if not np.all(np.isfinite(errors)):
         return None, float("inf"), 0.0
     gain = log_sum(errors, share)
