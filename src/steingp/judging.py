@@ -16,7 +16,7 @@ from steingp.linalg import extra_jitter
 from steingp.precision import float64, to_numpy
 from steingp.prediction import Particles
 from steingp.priors import Particle
-from steingp.targets import Target, Variational
+from steingp.targets import LATENTS, Collapsed, Target, Variational
 
 if TYPE_CHECKING:
     from steingp.posterior import Posterior
@@ -48,7 +48,17 @@ def judge_draws(posterior: "Posterior") -> Verdict:
     if posterior.num_draws > 1:
         end.append(verdicts.spread_right(spread(draws, scores), num, draws.shape[1]))
         end.append(verdicts.agrees_with_scores(draws, scores))
+        end.append(_collapse(target.normalised(), draws, data))
     return Verdict((*end, _jitter(posterior)))
+
+
+def _collapse(target: Target, draws: np.ndarray, data: Batch) -> Check:
+    scale = np.maximum(draws.std(axis=0), np.finfo(float).tiny)
+    apart = np.sum(((draws - np.median(draws, axis=0)) / scale) ** 2, axis=1)
+    middle = draws[np.argmin(apart)]
+    if isinstance(target, Collapsed):  # whose inner iteration has no second derivative
+        return Check("collapse", None, "no curvature where f's integral is approximate")
+    return verdicts.not_collapsed(draws, to_numpy(_curvature(target, middle, data)))
 
 
 def with_factorisations(posterior: "Posterior", verdict: Verdict) -> Verdict:
@@ -106,6 +116,20 @@ def _scores(target: Target, particles: Particles, data: Batch) -> tuple[Array, A
         return z, jax.grad(log_density)(z)
 
     return jax.lax.map(one, {n: jnp.asarray(v) for n, v in particles.items()})
+
+
+@float64
+@eqx.filter_jit
+def _curvature(target: Target, z: Array, data: Batch) -> Array:
+    free = target.specification.hyperparameters.free
+    shapes = {p.name: jnp.zeros(p.shape) for p in free}
+    if target.num_latents:
+        shapes[LATENTS] = jnp.zeros(target.num_latents)
+    unravel = ravel_pytree(shapes)[1]
+    score = jax.grad(lambda z: target(unravel(z), _on_device(data)))
+    return -jax.lax.map(
+        lambda step: jax.jvp(score, (jnp.asarray(z),), (step,))[1], jnp.eye(len(z))
+    )
 
 
 @float64

@@ -81,6 +81,29 @@ def spread_right(found: Spread, size: float, num_free: int) -> Check:
     return Check(name, bool(wide), finding, _LONGER)
 
 
+def not_collapsed(
+    draws: Float[np.ndarray, "S d"], curvature: Float[np.ndarray, "d d"]
+) -> Check:
+    """Are draws as wide as the density's curvature amid them says?
+
+    Widths are quartiles', which a few stragglers do not change.
+
+    Args:
+        curvature: minus the Hessian of the log density, at a draw in their middle.
+    """
+    name, remedy = "collapse", "Use steingp.fit, which corrects the particles' spread."
+    if not np.all(np.isfinite(curvature)):
+        return Check(name, None, "the curvature amid the draws is not finite")
+    values, vectors = np.linalg.eigh(curvature)
+    if np.mean(values > 0.0) < 0.5:
+        return Check(name, None, "amid the draws the density has no peak")
+    low, high = np.quantile(draws @ vectors, [0.25, 0.75], axis=0)
+    ratios = ((high - low) / 1.349) ** 2 * values
+    ratio = float(np.median(ratios[values > 0.0]))
+    finding = f"{ratio:.2g} of the variance that the curvature amid the draws says"
+    return Check(name, bool(ratio > 0.5), finding, remedy)
+
+
 def agrees_with_scores(
     draws: Float[np.ndarray, "S d"], scores: Float[np.ndarray, "S d"]
 ) -> Check:
