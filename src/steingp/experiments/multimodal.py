@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import multivariate_normal
 
 from steingp import kernels, metrics, plots
 from steingp.experiments.datasets import Split, neal
@@ -88,7 +89,35 @@ class DemoResult(NamedTuple):
                 f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, draws "
                 f"{ours:5.2f} +- {spread:.2f}"
             )
+        if len(self.posterior.modes) > 1:
+            masses = zip(self.posterior.modes, self.grid_masses(), strict=True)
+            for number, (mode, exact) in enumerate(masses):
+                lines.append(
+                    f"  mass of mode {number + 1:<12} exact {exact:5.3f}, draws "
+                    f"{mode.mass:.3f}"
+                )
         return "\n".join(lines)
+
+    def grid_masses(self) -> np.ndarray:
+        """The exact mass of each mode: of the grid's cells that are nearest to it.
+
+        Nearest is by the Gaussian density of the mode's draws, in logarithms.
+        """
+        names = list(self.grid.axes)
+        cells = np.meshgrid(*(np.log(a) for a in self.grid.axes.values()), indexing="ij")
+        points = np.stack([cell.ravel() for cell in cells], axis=1)
+        draws = np.stack(
+            [np.log(np.ravel(self.posterior.particles[n])) for n in names], axis=1
+        )
+        near = np.stack(
+            [
+                multivariate_normal(d.mean(axis=0), np.cov(d.T)).logpdf(points)
+                for d in (draws[mode.draws] for mode in self.posterior.modes)
+            ]
+        )
+        return np.bincount(
+            near.argmax(axis=0), self.grid.masses.ravel(), len(self.posterior.modes)
+        )
 
 
 def fit_demo(
