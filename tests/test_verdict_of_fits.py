@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import steingp as sg
-from steingp import corrected, fitting, modes, tempering, verdicts
+from steingp import corrected, modes, verdicts
 from steingp.fitting import Fit
 from steingp.targets import collapsed
 
@@ -118,16 +118,8 @@ def test_an_unconverged_solver_is_flagged(monkeypatch: pytest.MonkeyPatch) -> No
     assert "inner solver" in names(posterior)
 
 
-def test_a_mode_without_starts_is_flagged(
-    finished: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a mode planted among the explorers, where no start is taken from
+def test_a_mode_that_only_the_search_saw_is_flagged(finished: Fit) -> None:
     run = Fit(finished.model, effective_size=200)
-
-    def outside(positions: np.ndarray, num: int) -> np.ndarray:
-        return tempering.spread_out(positions[positions[:, 0] < 4.0], num)
-
-    monkeypatch.setattr(fitting.tempering, "spread_out", outside, raising=True)
     run.load_state_dict(finished.state_dict())
     assert run.exploration is not None
     moved = run.exploration.positions.copy()
@@ -136,14 +128,14 @@ def test_a_mode_without_starts_is_flagged(
     posterior = run.posterior()
     assert names(posterior) == ["modes"]
     check = posterior.diagnose().failed[0]
-    assert "15 % of the tempered particles" in check.finding
+    assert "about 15 % of the mass" in check.finding
 
 
-def test_the_share_outside_counts_what_is_far_from_every_part() -> None:
+def test_outside_is_what_is_far_from_every_part() -> None:
     draws = np.random.default_rng(0).normal(size=(300, 2))
     parts = [draws, draws + 50.0]
     points = np.array([[0.0, 0.0], [50.0, 50.0], [25.0, 25.0], [0.0, 60.0]])
-    assert modes.share_outside(points, parts) == 0.5
+    assert modes.outside(points, parts).tolist() == [False, False, True, True]
 
 
 def test_batches_are_never_called_calibrated_by_themselves() -> None:

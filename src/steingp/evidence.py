@@ -175,6 +175,61 @@ def bridge(
     )
 
 
+ValuesAndScores = Callable[
+    [Float[np.ndarray, "S d"]],
+    tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]],
+]
+
+
+def log_mass_near(
+    peak: Float[np.ndarray, " d"], evaluate: ValuesAndScores, step: float = 1e-3
+) -> float:
+    """log of the mass about a peak, by the quadratic that fits the density there.
+
+    The curvature is by differences of scores; -inf where it is not that of a peak, or the
+    top is more than d log units higher. `peak` need not be quite at the top.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import evidence
+        >>> normal = lambda z: (-0.5 * np.sum(z**2, axis=1), -z)
+        >>> mass = evidence.log_mass_near(np.array([0.1, 0.2]), normal)
+        >>> round(mass - np.log(2 * np.pi), 6)
+        0.0
+    """
+    d = len(peak)
+    steps = step * np.eye(d)
+    values, scores = evaluate(np.concatenate([peak[None], peak + steps, peak - steps]))
+    H = -(scores[1 : d + 1] - scores[d + 1 :]) / (2.0 * step)
+    H = 0.5 * (H + H.T)
+    if not np.all(np.isfinite(H)) or np.linalg.eigvalsh(H)[0] <= 0.0:
+        return -np.inf
+    gain = 0.5 * scores[0] @ np.linalg.solve(H, scores[0])
+    if gain > d:
+        return -np.inf
+    half_log_det = 0.5 * np.linalg.slogdet(H)[1]
+    return float(values[0] + gain + 0.5 * d * np.log(2.0 * np.pi) - half_log_det)
+
+
+def rough_log_mass(
+    draws: Float[np.ndarray, "S d"], values: Float[np.ndarray, " S"]
+) -> float:
+    """log of the integral of a density from draws alone, as if it were Gaussian.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import evidence
+        >>> z = np.random.default_rng(0).normal(size=(5000, 2))
+        >>> mass = evidence.rough_log_mass(z, -0.5 * np.sum(z**2, axis=1))
+        >>> bool(abs(mass - np.log(2 * np.pi)) < 0.05)
+        True
+    """
+    d = draws.shape[1]
+    log_det = np.linalg.slogdet(np.atleast_2d(np.cov(draws.T)))[1]
+    entropy = 0.5 * d * (1.0 + np.log(2.0 * np.pi)) + 0.5 * log_det
+    return float(np.mean(values) + entropy)
+
+
 def fewest_draws(d: int) -> int:
     """To which a t in d dimensions can be fitted.
 

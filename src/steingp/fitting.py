@@ -188,16 +188,16 @@ class Fit:
         assert self.exploration is not None
         self.exploration = tempering.advance(self.scored(), self.exploration, self.seed)
         if not self.exploring:
-            peaks, spent = tempering.climb(self.scored(), self.exploration)
+            self.exploration = tempering.climb(self.scored(), self.exploration)
+            reached = (self.exploration.positions, self.exploration.peaks)
             found = tempering.spread_out(
-                np.concatenate([self.exploration.positions, peaks]),
-                len(self.state.particles),
+                np.concatenate(reached), len(self.state.particles)
             )
             scored = corrected.evaluate(self._within(0), found, len(found))
             self.states = [
                 dataclasses.replace(
                     corrected.started(found, *scored),
-                    num_gradients=self.exploration.num_gradients + spent + len(found),
+                    num_gradients=self.exploration.num_gradients + len(found),
                 )
             ]
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.linalg import eigh, solve_triangular
 
 from steingp.moves import shrunk_factor
@@ -188,10 +188,10 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     return Gap(direction, float(0.5 * (ends[emptiest] + ends[emptiest + 1])))
 
 
-def share_outside(
+def outside(
     positions: Float[np.ndarray, "S d"], parts: list[Float[np.ndarray, "_ d"]]
-) -> float:
-    """The share of positions that lie far from every part's draws.
+) -> Bool[np.ndarray, " S"]:
+    """Which positions lie far from every part's draws.
 
     Far is half as far again from a part's mean as any of its draws, in its own metric.
 
@@ -199,8 +199,8 @@ def share_outside(
         >>> import numpy as np
         >>> from steingp import modes
         >>> draws = np.random.default_rng(0).normal(size=(200, 2))
-        >>> modes.share_outside(np.array([[0.0, 1.0], [9.0, 0.0]]), [draws])
-        0.5
+        >>> modes.outside(np.array([[0.0, 1.0], [9.0, 0.0]]), [draws]).tolist()
+        [False, True]
     """
     far = np.ones(len(positions), bool)
     for draws in parts:
@@ -211,7 +211,7 @@ def share_outside(
             return np.sqrt(np.sum(white**2, axis=0))
 
         far &= distance(positions) > 1.5 * distance(draws).max()
-    return float(far.mean())
+    return far
 
 
 def _paths(tree: "_Cut | int", mode: int) -> Iterator[list[np.ndarray]]:

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
-from steingp import flat, modes, verdicts
+from steingp import flat, modes, tempering, verdicts
 from steingp.corrected import State
 from steingp.diagnostics import NUM_SCORED, Verdict
-from steingp.evidence import Evidence
+from steingp.evidence import Evidence, log_mass_near, rough_log_mass
 from steingp.fitting import Fit
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
@@ -22,6 +22,8 @@ from steingp.weights import effective_size as size_of_weights
 
 _MOST_WEIGHED = 500
 """Draws that are weighted, where weights are needed: each costs a gradient or two."""
+_WEIGHED_PEAKS = 5
+"""Peaks beyond all draws, whose mass is estimated."""
 _SOLVED = 20
 """Draws at which the inner iteration is looked at."""
 
@@ -285,12 +287,30 @@ def _of_approximation(run: Fit, report: FitReport) -> list[verdicts.Check]:
 
 
 def _of_modes(run: Fit) -> verdicts.Check:
-    parts = run.evidence() if len(run.states) > 1 else []
-    outside, num = None, len(run.state.particles)
-    if run.exploration is not None:
-        num = len(run.exploration.positions)
-        outside = modes.share_outside(
-            run.exploration.positions,
-            [s.draws.reshape(-1, s.draws.shape[-1]) for s in run.states],
-        )
-    return verdicts.modes_found(len(run.states), outside, parts, num)
+    masses = run.evidence() if len(run.states) > 1 else []
+    if run.exploration is None:
+        num = len(run.state.particles)
+        return verdicts.modes_found(len(run.states), None, masses, num)
+    parts = [s.draws.reshape(-1, s.draws.shape[-1]) for s in run.states]
+    explored = run.exploration
+    missed = float(np.mean(modes.outside(explored.positions, parts)))
+    missed = max(missed, _mass_of_peaks(run, parts))
+    num = len(explored.positions)
+    return verdicts.modes_found(len(run.states), missed, masses, num)
+
+
+def _mass_of_peaks(run: Fit, parts: list[np.ndarray]) -> float:
+    """About what share of the mass is near the best peak that no draw is near."""
+    assert run.exploration is not None
+    peaks = run.exploration.peaks
+    peaks = peaks[modes.outside(peaks, parts)] if len(peaks) else peaks
+    if not len(peaks):
+        return 0.0
+    highest = peaks[np.argsort(-run.evaluate(peaks)[0])]
+    some = tempering.spread_out(highest[:20], min(_WEIGHED_PEAKS, len(highest)))
+    known = [
+        rough_log_mass(part, state.values.ravel())
+        for part, state in zip(parts, run.states, strict=True)
+    ]
+    missed = max(log_mass_near(peak, run.evaluate) for peak in some)
+    return float(np.exp(missed - log_sum([missed, *known])))

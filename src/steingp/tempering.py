@@ -82,6 +82,8 @@ class Exploration:
     """Where an exploration is."""
 
     starts: Float[np.ndarray, "P d"]
+    peaks: Float[np.ndarray, "_ d"]
+    """Where some of the starts climbed to; none before `climb`."""
     positions: Float[np.ndarray, "P d"]
     values: Float[np.ndarray, " P"]
     """Log densities, not tempered; NaN before the first evaluation."""
@@ -108,6 +110,7 @@ def init(d: int, num_particles: int, seed: int) -> Exploration:
     starts = WIDTH * ndtri(uniform)
     return Exploration(
         starts=starts,
+        peaks=starts[:0],
         positions=starts,
         values=np.full(num, np.nan),
         beta=0.0,
@@ -174,8 +177,8 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
 
 
 @float64
-def climb(density: Density, state: Exploration) -> tuple[np.ndarray, int]:
-    """Peaks above some of the starts, and how many gradients that took.
+def climb(density: Density, state: Exploration) -> Exploration:
+    """The exploration with the peaks above some of its starts.
 
     By Adam on the host, since values and scores of particles are compiled anyway. Those
     far below the explorers at the end are left out.
@@ -191,8 +194,8 @@ def climb(density: Density, state: Exploration) -> tuple[np.ndarray, int]:
         >>> state = tempering.init(1, num_particles=20, seed=0)
         >>> while state.beta < 1.0:
         ...     state = tempering.advance(OfOne(narrow_and_wide, None), state, seed=0)
-        >>> peaks, _ = tempering.climb(OfOne(narrow_and_wide, None), state)
-        >>> bool(np.min(np.abs(peaks + 3.0)) < 0.1)
+        >>> state = tempering.climb(OfOne(narrow_and_wide, None), state)
+        >>> bool(np.min(np.abs(state.peaks + 3.0)) < 0.1)
         True
     """
     num, d = CLIMBS * state.num_particles, state.positions.shape[1]
@@ -209,7 +212,11 @@ def climb(density: Density, state: Exploration) -> tuple[np.ndarray, int]:
         size = np.sqrt(second / (1.0 - 0.99**step)) + 1e-12
         z = z + length * (first / (1.0 - 0.9**step)) / size
     least = np.quantile(state.values, 0.75) - 10.0 - 6.0 * np.sqrt(d / 2.0)
-    return z[values > least], num * CLIMBING_STEPS
+    return dataclasses.replace(
+        state,
+        peaks=z[values > least],
+        num_gradients=state.num_gradients + num * CLIMBING_STEPS,
+    )
 
 
 def no_walls(d: int, most: int = MOST_MODES - 1) -> Float[np.ndarray, "W d+1"]:
@@ -260,6 +267,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray]) -> Exploration:
     """
     return Exploration(
         starts=np.asarray(arrays["starts"]),
+        peaks=np.asarray(arrays["peaks"]),
         positions=np.asarray(arrays["positions"]),
         values=np.asarray(arrays["values"]),
         beta=float(arrays["beta"]),

@@ -158,8 +158,8 @@ def modes_found(
     """Were other modes looked for, are they there, and are their masses known?
 
     Args:
-        outside: share of the tempered particles that lie where no draw does; None if
-            there were none.
+        outside: share of the tempered particles that lie where no draw does, or the
+            rough mass of a peak there; None if modes were not searched for.
         parts: the evidence of each mode, where it was computed.
         num_starts: of the exploration, or of the fit.
     """
@@ -174,8 +174,8 @@ def modes_found(
     finding = f"{num_modes} reached from {num_starts} tempered starts"
     if outside > 0.05:
         finding = (
-            f"{100 * outside:.0f} % of the tempered particles are in a mode that no draw "
-            "is in"
+            f"about {100 * outside:.0f} % of the mass was seen by the search in a mode "
+            "that no draw is in"
         )
     remedy = "Fit again with another seed, or with more num_particles."
     return Check(name, outside <= 0.05, finding, remedy)
@@ -230,7 +230,7 @@ def bounds_spread(values: Float[np.ndarray, " J"] | None, num_free: int) -> Chec
 def little_jitter(extra: Float[np.ndarray, " S"]) -> Check:
     """Could covariances be factorised as they are, or nearly?"""
     most = float(np.max(extra))
-    count = int(np.sum(~(extra <= 1e-7)))
+    count = int(np.sum(~(extra <= 1e-9)))
     finding = "no covariance needed more than the model's jitter"
     if count:
         finding = (

@@ -104,19 +104,21 @@ class DemoResult(NamedTuple):
         Nearest is by the Gaussian density of the mode's draws, in logarithms.
         """
         names = list(self.grid.axes)
-        cells = np.meshgrid(*(np.log(a) for a in self.grid.axes.values()), indexing="ij")
+        cells = np.meshgrid(
+            *(np.log(a) for a in self.grid.axes.values()), indexing="ij"
+        )
         points = np.stack([cell.ravel() for cell in cells], axis=1)
         draws = np.stack(
             [np.log(np.ravel(self.posterior.particles[n])) for n in names], axis=1
         )
-        near = np.stack(
-            [
-                multivariate_normal(d.mean(axis=0), np.cov(d.T)).logpdf(points)
-                for d in (draws[mode.draws] for mode in self.posterior.modes)
-            ]
-        )
+        near = []
+        for part in (draws[mode.draws] for mode in self.posterior.modes):
+            covariance: Any = np.cov(part.T)
+            near.append(
+                multivariate_normal.logpdf(points, part.mean(axis=0), cov=covariance)
+            )
         return np.bincount(
-            near.argmax(axis=0), self.grid.masses.ravel(), len(self.posterior.modes)
+            np.argmax(near, axis=0), self.grid.masses.ravel(), len(self.posterior.modes)
         )
 
 

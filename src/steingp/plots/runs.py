@@ -34,7 +34,7 @@ def trajectories(
     names: Sequence[str] | None = None,
     axes: "Axes | None" = None,
     *,
-    num_particles: int = 20,
+    num_particles: int | None = None,
 ) -> "Axes":
     """Paths of particles in the plane of two hyperparameters: hollow start, full end.
 
@@ -43,7 +43,8 @@ def trajectories(
             about 100 moments of a run.
         names: which two, as in `posterior.summary()`; the first two by default.
         axes: where to draw; a new figure by default.
-        num_particles: at most how many particles to follow.
+        num_particles: at most how many particles to follow; by default 20 of plain SVGD,
+            and 3 of a fit, whose paths fill the plane.
 
     Example:
         >>> import matplotlib; matplotlib.use("Agg")
@@ -55,6 +56,8 @@ def trajectories(
         >>> opt.run(20, progress=False)
         >>> axes = plots.trajectories(opt.posterior())
     """
+    if num_particles is None:
+        num_particles = 20 if posterior.history is not None else 3
     check_count("num_particles", num_particles)
     paths = _recorded(posterior)
     names = choose("names", names, list(paths), 2)
