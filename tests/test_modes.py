@@ -13,6 +13,7 @@ import steingp as sg
 from steingp import corrected, evidence, modes, tempering
 from steingp.corrected import OfOne
 from steingp.experiments import references
+from steingp.experiments.datasets import Split
 from steingp.inference import Fit
 from steingp.modes import Gap, Modes
 
@@ -198,12 +199,48 @@ def test_a_fit_of_two_modes_goes_on_bit_for_bit(stage: str) -> None:
         np.testing.assert_array_equal(values, two.particles[name])
 
 
+def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
+    # noise about nothing: a twentieth of the mass has tiny lengthscales or no noise
+    X = np.linspace(-3.0, 2.6, 25)[:, None]
+    y = np.array([
+        0.755, -0.162, 0.799, 0.749, -0.502, -0.323, -0.165, -0.343, 0.466, 0.864, -0.038,
+        0.423, -0.186, 0.468, -0.818, -0.239, 0.373, -0.131, -0.326, -0.28, -0.251, 0.58,
+        0.343, 0.141, 0.359,
+    ])  # fmt: skip
+    data = Split(X, y, X, y)
+    kernel = sg.kernels.SquaredExponential()
+    ends = {"kernel.lengthscales": (1e-3, 60.0), "kernel.variance": (1e-5, 60.0),
+            "likelihood.variance": (1e-7, 60.0)}  # fmt: skip
+    problem = references.Problem(
+        "noise", data, kernel, sg.likelihoods.Gaussian(), ranges=ends
+    )
+    grid = references.grid_posterior(problem, num=60)
+    trusted = 0
+    for seed in range(4):
+        run = Fit(problem.model("auto"), effective_size=400, seed=seed)
+        run.run(progress=False)
+        posterior = run.posterior()
+        assert posterior.verdict is not None
+        if not posterior.verdict.trusted:
+            continue
+        trusted += 1
+        for name in ends:
+            draws = np.log(np.ravel(posterior.particles[name]))
+            mean, sd = grid.mean_and_sd(name)
+            ours = posterior.weights @ draws
+            assert abs(ours - mean) < 0.25 * sd
+            spread = np.sqrt(posterior.weights @ (draws - ours) ** 2)
+            assert 0.8 < spread / sd < 1.2
+        assert abs(posterior.log_evidence().log_value - grid.log_evidence) < 0.1
+    assert trusted >= 3
+
+
 def test_log_evidence_is_the_same_in_softplus_and_normal_coordinates() -> None:
     model = references.problem("sine").model("auto")
     reference = references.load_reference("sine").about["log_evidence"]
     in_z = sg.fit(model, seed=0, explore=False).log_evidence()
     run = Fit(model, seed=0, explore=False)
-    run._density = dataclasses.replace(run._density, target=model.target)
+    run.density = dataclasses.replace(run.density, target=model.target)
     run.run(progress=False)
     (in_softplus,) = run.evidence()
     error = np.hypot(in_z.error, in_softplus.error)

@@ -41,6 +41,8 @@ _EXPLORED = 5
 _CROSSING, _STAYING = 0.1, 0.25
 """Two modes are one if particles go from one to the other in more sweeps than this share,
 or if fewer of them than that stay."""
+_LATE, _POOR = 40, 1.3
+"""Collected sweeps after which a run is cut if its R-hat is worse than this."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
 
@@ -107,6 +109,8 @@ class Fit:
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
         self._parents: list[_Parent] = []
+        self.walled: set[int] = set()
+        """Modes with walls from the beginning, since their particles would leave."""
         self._evidence: list[Evidence] | None = None
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
@@ -227,6 +231,8 @@ class Fit:
         self.states[k] = after
         if before == "adapting" and after.stage == "collecting":
             self._settle(k)
+        elif before == after.stage == "collecting" and after.sweeps == _LATE:
+            self._cut_late(k)
         if self.state.stage not in (before, "done"):
             self._begin_inner_iterations_here()
 
@@ -237,7 +243,10 @@ class Fit:
         mode_of = self.modes.of(state.adapted[-corrected.SWEEPS_PER_WINDOW :])
         crossing = float(np.mean(mode_of[1:] != mode_of[:-1]))
         counts = np.bincount(mode_of[-1], minlength=len(self.states))
-        if crossing > _CROSSING or counts[k] < _STAYING * counts.sum():
+        leaving = counts[k] < _STAYING * counts.sum()
+        if leaving and crossing < _CROSSING and self._wall_off(k):
+            return
+        if crossing > _CROSSING or leaving:
             elsewhere = np.where(np.arange(len(counts)) == k, 0, counts)
             most_stay = bool(counts[k] > elsewhere.sum())
             self._merge(k, int(np.argmax(elsewhere)), keep_k=most_stay)
@@ -245,23 +254,62 @@ class Fit:
         inside = self.modes.of(np.asarray(state.moves.positions)) == k
         if not inside.all():
             state = self.states[k] = corrected.brought_inside(state, inside)
-        gap = modes.gap(state.adapted[:, inside])
+        self._cut(k, state, modes.gap(state.adapted[:, inside]))
+
+    def _cut_late(self, k: int) -> None:
+        """Collecting does not mix: cut where particles have stayed apart, if they have.
+
+        Both sides get walls from the beginning: some particles do cross.
+        """
+        state = self.states[k]
+        if float(np.max(state.mixing().mean_rhat)) < _POOR:
+            return
+        late = dataclasses.replace(state, adapted=state.draws)
+        if self._cut(k, late, modes.gap(state.draws)):
+            self.walled |= {k, len(self.states) - 1}
+
+    def _cut(self, k: int, state: State, gap: modes.Gap | None) -> bool:
+        """Two runs for one, either side of a gap, if there is one and enough to tell."""
         J, d = state.particles.shape
         # a mode's mass needs a t, fitted to half of its particles
         enough = fewest_draws(d) <= corrected.FEWEST_SWEEPS * (J // 2)
         if gap is None or len(self.states) >= modes.MOST_MODES or not enough:
-            return
+            return False
         self._parents.append(_Parent(self.modes, k, state))
         self.modes = self.modes.cut(k, gap)
-        assert state.moves is not None
-        last = self.modes.of(np.asarray(state.moves.positions))
-        below = corrected.among(state, np.flatnonzero(last == k))
-        above = corrected.among(state, np.flatnonzero(last == len(self.states)))
+        below, above = self._among(state, k), self._among(state, len(self.states))
+        if below is None or above is None:  # all have come to one side by now
+            self.modes, _, _ = self._parents.pop()
+            return False
         self.states[k] = dataclasses.replace(
             below, num_gradients=state.num_gradients, trace=state.trace,
             num_replaced=state.num_replaced,
         )  # fmt: skip
         self.states.append(above)
+        return True
+
+    def _among(self, state: State, k: int) -> State | None:
+        """A run with those particles of a state that are in a mode, if there are any."""
+        assert state.moves is not None
+        members = np.flatnonzero(self.modes.of(np.asarray(state.moves.positions)) == k)
+        return corrected.among(state, members) if len(members) else None
+
+    def _wall_off(self, k: int) -> bool:
+        """Start a mode of the last cut again, with walls from the beginning.
+
+        Its particles left and did not come back: it is a narrow place that common steps
+        find hard to enter. With a metric and a step of its own its mass can be told.
+        """
+        last = len(self.states) - 1
+        if not self._parents or k not in (self._parents[-1].mode, last):
+            return False
+        begun = self._among(self._parents[-1].state, k)
+        if begun is None or k in self.walled:
+            return False
+        spent = self.states[k].num_gradients
+        self.states[k] = dataclasses.replace(begun, num_gradients=spent)
+        self.walled.add(k)
+        return True
 
     def _merge(self, k: int, other: int, keep_k: bool) -> None:
         """Particles cross between two modes: they are one.
@@ -276,18 +324,21 @@ class Fit:
             self.modes, k, state = parent
             self.states[k] = dataclasses.replace(state, num_gradients=spent)
             self.states.pop(last)
+            self.walled -= {k, last}
             return
         gone, heir = (other, k) if keep_k else (k, other)
         self._parents = []
         self.modes = self.modes.merged(gone, heir)
         self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
         self.states.pop(gone)
+        self.walled = {m - (m > gone) for m in self.walled - {gone}}
 
     def _within(self, k: int) -> Density:
-        """The density that a mode's run sees: walled where it is collected."""
+        """The density that a mode's run sees: walled where it is collected, at least."""
         d = self.states[k].particles.shape[1]
         walls = tempering.no_walls(d)
-        around = self.modes.walls(k) if self.states[k].stage == "collecting" else None
+        walled = self.states[k].stage == "collecting" or k in self.walled
+        around = self.modes.walls(k) if walled else None
         if around is not None:
             walls[: len(around)] = around
         return Tempered(self.scored(), np.asarray(1.0), walls)
@@ -382,6 +433,7 @@ class Fit:
             for name, array in corrected.to_arrays(state).items()
         }
         arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
+        arrays["walled"] = np.array(sorted(self.walled), int)
         for i, parent in enumerate(self._parents):
             parts = {f"modes.{n}": a for n, a in parent.modes.to_arrays().items()}
             parts |= {
@@ -409,7 +461,7 @@ class Fit:
         The seed becomes that of the arrays, and so does the effective size, unless one
         was given to this fit.
         """
-        if not {"modes.num", "seed", "wanted", "begun_by"} <= set(arrays):
+        if not {"modes.num", "seed", "wanted", "begun_by", "walled"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
         self.seed, self.begun_by = int(arrays["seed"]), str(arrays["begun_by"])
         if not self._asked:
@@ -420,6 +472,7 @@ class Fit:
             corrected.from_arrays(template, part(arrays, str(k)))
             for k in range(self.modes.num_modes)
         ]
+        self.walled = set(np.asarray(arrays["walled"]).tolist())
         self._parents = []
         while parent := part(arrays, f"parent{len(self._parents)}"):
             self._parents.append(

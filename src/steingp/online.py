@@ -22,6 +22,7 @@ from steingp.precision import float64, to_numpy
 from steingp.prediction import Particles
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
+from steingp.targets.collapsed import Sites
 from steingp.weights import effective_size as size_of_weights
 from steingp.weights import log_sum, pareto_smooth
 
@@ -80,7 +81,10 @@ def _with_rows(
     new.data = as_batch(*joined)
     new.num_data = len(new.data.y)
     if isinstance(model.target, Collapsed):
-        new.target = model.target.started_at(Collapsed.at_rest(new.num_data))
+        earlier, rest = model.target.start, np.zeros(len(values))
+        new.target = model.target.started_at(
+            Sites(*(np.concatenate([sites, rest]) for sites in earlier))
+        )
     return new
 
 

@@ -126,10 +126,17 @@ def _particles(run: Fit, kept: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _owner(run: Fit) -> SteinGP:
-    """Whose posterior it is: of a stream, the model whose particles carry q(u)."""
-    if run.model.stream is None:
-        return run.model
+    """Whose posterior it is: of a stream, the model whose particles carry q(u).
+
+    Where f's integral is approximate, inner iterations begin where the fit's last did:
+    from rest they fail for some draws.
+    """
     owner, target = copy.copy(run.model), run.model.target
+    if isinstance(target, Collapsed):
+        assert isinstance(run.density.target, Collapsed)
+        owner.target = target.started_at(run.density.target.start)
+    if run.model.stream is None:
+        return owner
     assert isinstance(target, Titsias)
     owner.target = Variational(
         target.specification,
@@ -256,6 +263,8 @@ def _against_scores(run: Fit, sizes: list[float]) -> list[verdicts.Check]:
     """Spread and Stein discrepancy, of the mode in which each is worst."""
     each = []
     for k, (state, size) in enumerate(zip(run.states, sizes, strict=True)):
+        if k in run.walled:  # its law ends at a wall, where the density does not
+            continue
         draws = state.draws.reshape(-1, state.draws.shape[-1])
         if run.modes.num_modes > 1:
             draws = draws[run.modes.of(draws) == k]
