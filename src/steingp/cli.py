@@ -40,7 +40,6 @@ class KernelName(StrEnum):
     rational_quadratic = "rational-quadratic"
     linear = "linear"
     polynomial = "polynomial"
-    periodic = "periodic"
 
 
 class LikelihoodName(StrEnum):

@@ -24,7 +24,7 @@ from steingp.tables import Rows, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-KERNELS: Mapping[str, Callable[[], kernels.Kernel]] = {
+KERNELS: Mapping[str, Callable[..., kernels.Kernel]] = {
     "matern52": kernels.Matern52,
     "matern32": kernels.Matern32,
     "matern12": kernels.Matern12,
@@ -33,7 +33,6 @@ KERNELS: Mapping[str, Callable[[], kernels.Kernel]] = {
     "rational-quadratic": kernels.RationalQuadratic,
     "linear": kernels.Linear,
     "polynomial": kernels.Polynomial,
-    "periodic": kernels.Periodic,
 }
 LIKELIHOODS: Mapping[str, type[likelihoods.Likelihood]] = {
     "gaussian": likelihoods.Gaussian,
