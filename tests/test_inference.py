@@ -142,6 +142,19 @@ def test_ctrl_c_keeps_what_was_reached() -> None:
     assert posterior.method == "stopped while collecting"
 
 
+def test_a_run_that_gave_up_is_not_taken_up_again_for_the_same_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 15 sweeps of 20 particles cannot be worth 1000 draws, and that was the end of it
+    monkeypatch.setattr("steingp.corrected.MOST_SWEEPS", 15)
+    model = sg.SteinGP((X[:9], y[:9]), kernel)
+    first = sg.fit(model, effective_size=1000, explore=False)
+    assert first.report is not None and first.report.num_sweeps == 15
+    for size, sweeps in ((None, 15), (1000, 15), (2000, 20)):
+        again = sg.fit(model, effective_size=size, resume=first.checkpoint)
+        assert again.report is not None and again.report.num_sweeps == sweeps
+
+
 def test_a_checkpoint_of_another_model_is_refused() -> None:
     checkpoint = Fit(sg.SteinGP((X, y), kernel)).state_dict()
     other = sg.SteinGP((np.c_[X, X**2], y), kernel)

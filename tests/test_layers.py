@@ -28,8 +28,9 @@ LAYERS: list[set[str]] = [
     {"outcome"},
     {"inference"},
     {"baselines", "online"},
-    {"plots", "io", "sklearn"},
-    {"experiments", "report"},
+    {"plots", "io", "sklearn", "tables"},
+    {"experiments", "report", "folders"},
+    {"runs"},
     {"cli"},
     {"__init__", "__main__"},
 ]

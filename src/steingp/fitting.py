@@ -94,6 +94,8 @@ class Fit:
         d = sum(int(np.prod(p.shape)) for p in free)
         self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
         self._asked = effective_size is not None
+        self._sought = self.wanted
+        """The effective size that runs which are done were to reach, or gave up."""
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
         self.states: list[State] = [corrected.init(start)]
         """One for every mode; they are run one after the other."""
@@ -156,12 +158,7 @@ class Fit:
     ) -> None:
         """Go on until the effective size is reached; Ctrl-C keeps what was reached."""
         began = time.perf_counter()
-        for k, state in enumerate(self.states):
-            if state.stage == "done" and state.effective_size() < self.wanted:
-                later = state.sweeps + corrected.SWEEPS_PER_LOOK
-                self.states[k] = dataclasses.replace(
-                    state, stage="collecting", next_look=later
-                )
+        self._reopen()
         with (
             blas_suited_to(self.model.matrix_size),
             progress_bar(int(self.wanted), progress, "SVGD", "...") as show,
@@ -178,6 +175,16 @@ class Fit:
                     stacklevel=3,
                 )
         self.seconds += time.perf_counter() - began
+
+    def _reopen(self) -> None:
+        """Go on with runs that are done, if more is wanted of them than was."""
+        for k, state in enumerate(self.states if self.wanted > self._sought else []):
+            if state.stage == "done" and state.effective_size() < self.wanted:
+                later = state.sweeps + corrected.SWEEPS_PER_LOOK
+                self.states[k] = dataclasses.replace(
+                    state, stage="collecting", next_look=later
+                )
+        self._sought = self.wanted
 
     @property
     def stage(self) -> str:
@@ -464,8 +471,9 @@ class Fit:
         if not {"modes.num", "seed", "wanted", "begun_by", "walled"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
         self.seed, self.begun_by = int(arrays["seed"]), str(arrays["begun_by"])
+        self._sought = float(arrays["wanted"])
         if not self._asked:
-            self.wanted = float(arrays["wanted"])
+            self.wanted = self._sought
         self.modes = Modes.from_arrays(part(arrays, "modes"))
         template = self.states[0]
         self.states = [

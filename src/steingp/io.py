@@ -255,7 +255,7 @@ def _write_file(
     tensors = {name: _as_tensor(name, array) for name, array in stored.items()}
     blank = bytes_of(tensors, {_DOCUMENT: text, _CHECKSUM: _BLANK.decode()})
     at = blank.index(_MARK) + len(_MARK)
-    _replace(place, [blank[:at], _checksum(blank, at), blank[at + len(_BLANK) :]])
+    replace_file(place, [blank[:at], _checksum(blank, at), blank[at + len(_BLANK) :]])
 
 
 def _read_file(path: PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -318,7 +318,7 @@ def _checksum(content: bytes, at: int) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _replace(place: Path, parts: list[bytes]) -> None:
+def replace_file(place: Path, parts: list[bytes]) -> None:
     """Make a file of these parts appear at once, or not at all."""
     place = Path(os.path.realpath(place))  # a link stays a link
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.tmp")

@@ -122,6 +122,18 @@ class DemoResult(NamedTuple):
         )
 
 
+def demo_in_words(num_particles: int, effective_size: float) -> str:
+    """What the demo is about to do, in rich's markup."""
+    return (
+        "[bold]Neal's data with outliers[/bold] (section 5.2 of the paper): 100 rows to "
+        "fit, 100 held out. A Gaussian process with a squared exponential kernel and "
+        "Gaussian noise. Modes of its three hyperparameters are looked for by tempering; "
+        f"{num_particles} particles then move in each until their draws are worth "
+        f"{effective_size} independent ones. (The default seed was picked for its two "
+        "modes; most have one.)\n"
+    )
+
+
 def fit_demo(
     seed: int, num_particles: int, effective_size: float, progress: bool = True
 ) -> DemoResult:

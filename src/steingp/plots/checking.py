@@ -207,7 +207,8 @@ def _parts(split: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
             + ", ".join(f"{name} {part.shape}" for name, part in parts.items())
             + f", total {total.shape}."
         )
-    seen = {name: part for name, part in parts.items() if np.any(part > 0.0)}
+    # what round-off alone could leave is not seen
+    seen = {n: part for n, part in parts.items() if np.any(part > 1e-9 * total)}
     return seen or {"noise": parts["noise"]}, total
 
 
