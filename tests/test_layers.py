@@ -19,7 +19,8 @@ LAYERS: list[set[str]] = [
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
     {"diagnostics", "corrected", "modes", "evidence"},
     {"tempering", "verdicts"},
-    {"prediction", "flat", "judging"},
+    {"prediction", "flat"},
+    {"judging"},
     {"posterior"},
     {"models", "leaving_out", "written"},
     {"comparison"},
@@ -76,11 +77,14 @@ def imported_modules(nodes: Iterator[ast.AST], path: Path) -> set[str]:
 
 
 def top_level(tree: ast.AST) -> Iterator[ast.AST]:
-    """Statements that run on import: all but those inside functions."""
+    """Statements that run on import: not those in functions, or for types alone."""
     for child in ast.iter_child_nodes(tree):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield child
-            yield from top_level(child)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from top_level(child)
 
 
 FILES = sorted(ROOT.rglob("*.py"))
@@ -117,6 +121,8 @@ from .priors import Slot
 class A:
     from steingp import svgd
 def late():
+    from steingp import models
+if TYPE_CHECKING:
     from steingp import models
 """
     tree = ast.parse(source)
