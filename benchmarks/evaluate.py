@@ -61,6 +61,8 @@ def evaluate(
         }  # fmt: skip
     else:
         line["num_gradients"] = 20 * 1000
+    if posterior.verdict is not None:
+        line["failed"] = [check.finding for check in posterior.verdict.failed]
     score, error = test_score(posterior, problem)
     line |= {"log_density": score, "log_density_error": error}
     if max_rows is None:

@@ -117,7 +117,8 @@ def divergent_moves(seed: int) -> sg.Posterior:
     assert state.moves is not None
     longer = state.moves._replace(factor=10.0 * state.moves.factor)
     run.states[0] = dataclasses.replace(state, moves=longer)
-    run.run(progress=False)
+    with replaced(fitting, "_POOR", np.inf):  # a late cut would begin anew, and mend it
+        run.run(progress=False)
     return run.posterior()
 
 

@@ -136,8 +136,13 @@ def test_ctrl_c_keeps_what_was_reached() -> None:
         if state.stage == "collecting" and state.sweeps == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.warns(UserWarning, match="interrupted while collecting"):
-        posterior = sg.fit(model, callback=press)
+    # a shell may have started us with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match="interrupted while collecting"):
+            posterior = sg.fit(model, callback=press)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert posterior.num_draws >= 60
     assert posterior.method == "stopped while collecting"
 

@@ -194,8 +194,8 @@ def log_mass_near(
         >>> from steingp import evidence
         >>> normal = lambda z: (-0.5 * np.sum(z**2, axis=1), -z)
         >>> mass = evidence.log_mass_near(np.array([0.1, 0.2]), normal)
-        >>> round(mass - np.log(2 * np.pi), 6)
-        0.0
+        >>> bool(abs(mass - np.log(2 * np.pi)) < 1e-6)
+        True
     """
     d = len(peak)
     steps = step * np.eye(d)

@@ -38,6 +38,8 @@ _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
 _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
+_FEW_ROWS = 200
+"""Up to which they are: many rows leave one mode, and a long way to it from the prior."""
 _CROSSING, _STAYING = 0.1, 0.25
 """Two modes are one if particles go from one to the other in more sweeps than this share,
 or if fewer of them than that stay."""
@@ -103,7 +105,7 @@ class Fit:
         self.exploration: Exploration | None = None
         """Led to the posterior by tempering, before anything else, if at all."""
         work = model.num_data * model.matrix_size**2  # flops of a gradient, about
-        small = d <= _EXPLORED and work < 0.1 * _QUICK
+        small = d <= _EXPLORED and work < 0.1 * _QUICK and model.num_data <= _FEW_ROWS
         if explore is None:
             explore = small and not isinstance(model.target, Collapsed)
         if explore:

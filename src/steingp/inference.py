@@ -51,8 +51,8 @@ def fit(
         full_pass: see above.
         explore: whether 256 wide-spread particles are led to the posterior by
             tempering, instead of J by SVGD, which finds modes that J starts may miss,
-            for about 15,000 gradients; by default with up to five hyperparameters, a
-            Gaussian likelihood and up to 144 rows.
+            for about 20,000 gradients; by default with up to five hyperparameters, a
+            Gaussian likelihood and up to 144 rows (200 with few inducing points).
         seed: same seed, same result.
         progress: show a progress bar (on a terminal only).
         callback: called now and then with the state (of `steingp.corrected`, or of
