@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.signal import argrelmax
 from scipy.stats import multivariate_normal
 
 from steingp import kernels, metrics, plots
@@ -30,6 +31,16 @@ class Grid(NamedTuple):
         """Masses of these axes, in the order of the grid."""
         others = tuple(i for i, name in enumerate(self.axes) if name not in names)
         return self.masses.sum(axis=others)
+
+    def valley(self, name: str) -> float | None:
+        """Where the density of one logarithm is lowest between its two highest peaks."""
+        density = self.marginal(name)
+        peaks = argrelmax(density)[0]
+        if len(peaks) < 2:
+            return None
+        low, high = np.sort(peaks[np.argsort(density[peaks])[-2:]])
+        lowest = low + int(np.argmin(density[low:high]))
+        return float(self.axes[name][lowest])
 
     def mean_and_sd(self, name: str) -> tuple[float, float]:
         """Of the logarithm of one hyperparameter."""
@@ -89,6 +100,18 @@ class DemoResult(NamedTuple):
                 f"  log {name:20} exact {mean:5.2f} +- {sd:.2f}, draws "
                 f"{ours:5.2f} +- {spread:.2f}"
             )
+        valley = self.grid.valley(LENGTHSCALE)
+        if valley is not None:
+            exact = self.grid.marginal(LENGTHSCALE)[
+                self.grid.axes[LENGTHSCALE] < valley
+            ]
+            short = np.ravel(self.posterior.particles[LENGTHSCALE]) < valley
+            lines.append(
+                f"Two peaks, parted at a lengthscale of {valley:.2f}; mass of the shorter "
+                f"one: exact {exact.sum():.3f}, draws {self.posterior.weights @ short:.3f}"
+            )
+            if len(self.posterior.modes) == 1:
+                lines.append("(particles go from one to the other: one run has both)")
         if len(self.posterior.modes) > 1:
             masses = zip(self.posterior.modes, self.grid_masses(), strict=True)
             for number, (mode, exact) in enumerate(masses):
