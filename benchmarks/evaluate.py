@@ -142,7 +142,8 @@ def compare(
     }
     report = posterior.report
     num_particles = 0 if report is None else report.num_particles
-    if num_particles and len(table) >= 4 * num_particles:
+    whole = len(posterior.modes) == 1 and len(table) % max(num_particles, 1) == 0
+    if num_particles and whole and len(table) >= 4 * num_particles:
         chains = table.reshape(-1, num_particles, len(mean))
         worth = mixing(chains)
         squares = (table - table.mean(axis=0)) ** 2

@@ -81,12 +81,10 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 """
 
 REMARKS = """Fits on the GPU (64 particles) shared it with seventeen others, and ran
-before cuts between modes that do not hold were undone. servo was then fitted again on a
-CPU (20 particles), and the two bimodal problems after one more change, to where a cut
-is placed; they are shown from there. Before, on the GPU, 4 of 10 fits of servo missed
-the bound and 2 of 10 of two-modes found one mode alone. In two-modes, exploring did not
-reach the narrow mode in one fit, and in another the cut went through it and was undone:
-its effective size of 11 tells. Costs were measured one problem at a time, with other
+before cuts between modes that do not hold were undone; servo was then fitted again on a
+CPU (20 particles). The five problems with a grid were fitted on a CPU, last of all, after
+exploring came to climb and narrow places to get walls (before, 2 of 10 fits of two-modes
+found one mode alone). The others have not been fitted again since. Costs were measured one problem at a time, with other
 versions: machine and boston on the GPU while an SVGD step took two calls (it is one
 since; not timed again), the other four there before modes were looked for (machine was
 then 1/43 and boston 1/57), and so on the CPU. poisson's miss is a median, of two
