@@ -81,17 +81,17 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 """
 
 REMARKS = """Fits on the GPU (64 particles) shared it with seventeen others, and ran
-before cuts between modes that do not hold were undone; servo was then fitted again on a
-CPU (20 particles). The five problems with a grid were fitted on a CPU, last of all, after
-exploring came to climb and narrow places to get walls (before, 2 of 10 fits of two-modes
-found one mode alone). The others have not been fitted again since. Costs were measured
-one problem at a time, with other versions: machine and boston on the GPU while an SVGD
-step took two calls (it is one since; not timed again), the other four there before modes were looked for (machine was
-then 1/43 and boston 1/57), and so on the CPU. poisson's miss is a median, of two
-ratios, of 1.053. Two of ten fits of boston predict worse than NUTS by more than the
-bound: at effective sizes of 400 to 500 its test log density has an sd of .009 over
-seeds. servo mixes slowly, for NUTS too, whose effective size was 261 in the run that is
-timed here."""
+before cuts between modes that do not hold were undone; servo was then fitted again on
+a CPU (20 particles). The five problems with a grid were fitted on a CPU, last of all,
+after exploring came to climb and narrow places to get walls (before, 2 of 10 fits of
+two-modes found one mode alone). The others have not been fitted again since. Costs
+were measured one problem at a time, with other versions: machine and boston on the GPU
+while an SVGD step took two calls (it is one since; not timed again), the other four
+there before modes were looked for (machine was then 1/43 and boston 1/57), and so on
+the CPU. poisson's miss is a median, of two ratios, of 1.053. Two of ten fits of boston
+predict worse than NUTS by more than the bound: at effective sizes of 400 to 500 its
+test log density has an sd of .009 over seeds. servo mixes slowly, for NUTS too, whose
+effective size was 261 in the run that is timed here."""
 
 
 def known_text(lines: list[Line]) -> str:

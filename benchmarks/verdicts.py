@@ -193,8 +193,8 @@ def write_page(lines: list[dict[str, Any]], path: Path) -> None:
         "",
         "Made by `benchmarks/verdicts.py` from `results/verdicts.jsonl`. The bounds of the "
         "checks (`steingp.verdicts`) were set while looking at fits of these problems, so "
-        "the count of false alarms is not an independent test of them; the simulations of "
-        "[calibration](calibration.md) are.",
+        "the count of false alarms is not an independent test of them; simulations are "
+        "(`make calibration` records the verdict of every fit).",
         "",
         f"Healthy fits: {len(fits)}, of which {len(alarms)} failed a check.",
         "",
