@@ -48,6 +48,13 @@ class Evidence(NamedTuple):
     """Share of the t's draws that the density's draws could have been, about: 1 is a
     perfect fit, below 0.05 the estimate leans on a few draws."""
 
+    def shifted(self, by: float) -> "Evidence":
+        """Of the density times exp(by)."""
+        first, second = self.halves
+        return self._replace(
+            log_value=self.log_value + by, halves=(first + by, second + by)
+        )
+
     @property
     def trusted(self) -> bool:
         """Whether the halves agree and the t overlaps with the density."""

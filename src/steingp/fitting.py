@@ -32,8 +32,6 @@ from steingp.targets import Collapsed, Variational
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
 
-_MOST_WEIGHED = 500
-"""Draws that are weighted, where weights are needed: each costs a gradient or two."""
 _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
 _EXPLORED = 5
@@ -41,8 +39,8 @@ _EXPLORED = 5
 _FEW_ROWS = 200
 """Up to which they are: many rows leave one mode, and a long way to it from the prior."""
 _CROSSING, _STAYING = 0.1, 0.25
-"""Two modes are one if particles go from one to the other in more sweeps than this share,
-or if fewer of them than that stay."""
+"""Two modes are one if particles go from one to the other in more sweeps than this share.
+If fewer of them than that stay, and none come back, a mode is walled off."""
 _LATE, _POOR = 40, 1.3
 """Collected sweeps after which a run is cut if its R-hat is worse than this."""
 _SEEDS_APART = 1_000_003

@@ -19,9 +19,8 @@ from steingp.posterior import Posterior
 from steingp.precision import float64
 from steingp.prediction import Particles
 from steingp.targets import Collapsed, Marginal, Target, Titsias
+from steingp.verdicts import LARGEST_K
 from steingp.weights import log_sum, pareto_smooth
-
-LARGEST_K = 0.7
 
 
 class LeaveOneOut(NamedTuple):

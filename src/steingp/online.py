@@ -24,7 +24,7 @@ from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
 from steingp.targets.collapsed import Sites
 from steingp.weights import effective_size as size_of_weights
-from steingp.weights import log_sum, pareto_smooth
+from steingp.weights import log_sum, pareto_smooth, resample
 
 ENOUGH = 0.4
 """Share of the draws' worth that must be left after weighting; below, they are moved."""
@@ -152,11 +152,7 @@ def _with_gain(part: Evidence, gains: np.ndarray, weights: np.ndarray) -> Eviden
     gain = log_sum(gains, shares)
     ratio = np.exp(gains - gain)
     error = np.sqrt(np.sum((shares * (ratio - 1.0)) ** 2))
-    return part._replace(
-        log_value=part.log_value + gain,
-        error=float(np.hypot(part.error, error)),
-        halves=(part.halves[0] + gain, part.halves[1] + gain),
-    )
+    return part.shifted(gain)._replace(error=float(np.hypot(part.error, error)))
 
 
 def _moved(
@@ -171,10 +167,8 @@ def _moved(
     J = None if report is None else report.num_particles
     run = Fit(model, J, seed=seed, explore=False)
     draws = to_numpy(_positions(model.target.normalised(), posterior.particles))
-    num = len(run.state.particles)
-    ticks = (np.arange(num) + np.random.default_rng(seed).uniform()) / num
-    chosen = np.minimum(np.searchsorted(np.cumsum(weights), ticks), len(weights) - 1)
-    run.start_at(draws[chosen])
+    rng = np.random.default_rng(seed)
+    run.start_at(draws[resample(weights, len(run.state.particles), rng)])
     run.run(progress=progress)
     return run.posterior()
 

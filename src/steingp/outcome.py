@@ -56,12 +56,7 @@ def posterior_of(run: Fit) -> Posterior:
             for k, e in enumerate(found)
         ],
         paths=_paths(run, largest),
-        trace={
-            name: values[len(values) - largest.sweeps :]
-            for name, values in largest.trace.items()
-        }
-        if largest.stage in ("collecting", "done")
-        else dict(largest.trace),
+        trace=_trace(largest),
         verdict=judge(run, report, mixings),
     )
     if done:
@@ -77,7 +72,7 @@ def _kept(run: Fit, k: int) -> np.ndarray:
         assert run.exploration is not None
         return run.exploration.positions
     if state.stage in ("SVGD", "adapting") or not state.sweeps:
-        particles = state.particles if state.moves is None else (state.moves.positions)
+        particles = state.particles if state.moves is None else state.moves.positions
         draws = np.asarray(particles)[None]
     every = max(1, int(draws.shape[0] * draws.shape[1] // (2 * run.wanted)))
     if isinstance(run.model.target, Collapsed):
@@ -101,6 +96,13 @@ def _paths(run: Fit, state: State) -> dict[str, np.ndarray]:
     return {name: a.reshape(sweeps, J, *a.shape[1:]) for name, a in flattened.items()}
 
 
+def _trace(state: State) -> dict[str, np.ndarray]:
+    """Of the collected sweeps; of all, while there are none to be kept."""
+    if state.stage not in ("collecting", "done"):
+        return dict(state.trace)
+    return {n: v[len(v) - state.sweeps :] for n, v in state.trace.items()}
+
+
 def _mixing(state: State) -> Mixing | None:
     collected = state.stage in ("collecting", "done") and state.sweeps >= 4
     return state.mixing() if collected else None
@@ -109,13 +111,7 @@ def _mixing(state: State) -> Mixing | None:
 def _evidence_with(run: Fit, gain: float) -> list[Evidence]:
     """Of each mode, corrected by what weights know of it, and for the unit of y."""
     shift = gain - run.model.num_data * np.log(run.model.scaling.y_scale)
-    return [
-        e._replace(
-            log_value=e.log_value + shift,
-            halves=(e.halves[0] + shift, e.halves[1] + shift),
-        )
-        for e in run.evidence()
-    ]
+    return [part.shifted(shift) for part in run.evidence()]
 
 
 def _particles(run: Fit, kept: np.ndarray) -> dict[str, np.ndarray]:
@@ -227,11 +223,11 @@ def judge(run: Fit, report: FitReport, mixings: list[Mixing | None]) -> Verdict:
     sizes = [m.smallest_size for m in mixings if m is not None]
     if not end.passed or len(sizes) < len(run.states):
         return Verdict((end,))
-    worst = [max(m.largest_rhat for m in mixings if m is not None)]
+    rhat = max(m.largest_rhat for m in mixings if m is not None)
     checks = [
         end,
         verdicts.enough_draws(report.effective_size, run.wanted),
-        verdicts.mixed(worst[0], report.num_particles, run.wanted),
+        verdicts.mixed(rhat, report.num_particles, run.wanted),
         _steps(run),
         *_against_scores(run, sizes),
         *_of_approximation(run, report),
@@ -244,7 +240,7 @@ def _steps(run: Fit) -> verdicts.Check:
     """Of the collected sweeps of the mode in which it is worst."""
     found = []
     for state in run.states:
-        trace = {n: v[len(v) - state.sweeps :] for n, v in state.trace.items()}
+        trace = _trace(state)
         # beyond the walls between modes the density is 0, which is no failure
         failed = 0.0
         if len(run.states) == 1:

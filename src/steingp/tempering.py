@@ -39,7 +39,7 @@ from steingp import moves
 from steingp.corrected import NOWHERE, Density, evaluate
 from steingp.modes import MOST_MODES
 from steingp.precision import float64
-from steingp.weights import log_sum
+from steingp.weights import log_sum, resample
 
 WIDTH = 2.0
 """Sd of the start, that of the prior being 1: modes in its tails count as well."""
@@ -143,7 +143,8 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     beta = 1.0 if last else state.beta + rise
     log_weights = np.where(np.isfinite(gain), (beta - state.beta) * gain, -np.inf)
     rng = np.random.default_rng([seed, 2, state.rises])
-    chosen = _resample(log_weights, rng)
+    shares = np.exp(log_weights - log_sum(log_weights))
+    chosen = resample(shares, len(shares), rng)
     positions = state.positions[chosen]
     tempered = Tempered(density, np.asarray(beta), walls)
     values, scores = evaluate(tempered, positions, J)
@@ -314,10 +315,3 @@ def _rise(gain: np.ndarray, most: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if worth(middle) > KEPT else (low, middle)
     return max(low, 1e-6)
-
-
-def _resample(log_weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Row numbers, each as often as its weight asks for but for rounding."""
-    weights = np.exp(log_weights - log_sum(log_weights))
-    ticks = (np.arange(len(weights)) + rng.uniform()) / len(weights)
-    return np.minimum(np.searchsorted(np.cumsum(weights), ticks), len(weights) - 1)

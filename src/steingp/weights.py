@@ -131,6 +131,22 @@ def effective_size(weights: ArrayLike) -> float:
     return float(np.sum(w) ** 2 / np.sum(w**2))
 
 
+def resample(
+    shares: Float[np.ndarray, " S"], num: int, rng: np.random.Generator
+) -> np.ndarray:
+    """`num` row numbers, each as often as its share asks for but for rounding.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import weights
+        >>> rng = np.random.default_rng(0)
+        >>> weights.resample(np.array([0.5, 0.0, 0.5]), 4, rng).tolist()
+        [0, 0, 2, 2]
+    """
+    ticks = (np.arange(num) + rng.uniform()) / num
+    return np.minimum(np.searchsorted(np.cumsum(shares), ticks), len(shares) - 1)
+
+
 def log_sum(log_values: ArrayLike, shares: ArrayLike | None = None) -> float:
     """log of the sum of exp(log_values), each times its share.
 
