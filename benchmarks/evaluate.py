@@ -141,18 +141,19 @@ def compare(
         "sd_ratio": (sd / reference.sd).tolist(),
     }
     report = posterior.report
-    num_particles = 0 if report is None else report.num_particles
-    whole = len(posterior.modes) == 1 and len(table) % max(num_particles, 1) == 0
-    if num_particles and whole and len(table) >= 4 * num_particles:
-        chains = table.reshape(-1, num_particles, len(mean))
-        worth = mixing(chains)
-        squares = (table - table.mean(axis=0)) ** 2
-        relative = squares.std(axis=0) / (2 * table.var(axis=0))
-        error = relative / np.sqrt(worth.square_size)
+    if report is not None:
+        squares = (table - mean) ** 2
+        relative = np.sqrt(w @ (squares - sd**2) ** 2) / (2 * sd**2)
+        size = report.effective_size
+        sweeps, left = divmod(len(table), report.num_particles)
+        if len(posterior.modes) == 1 and sweeps >= 4 and not left:
+            worth = mixing(table.reshape(-1, report.num_particles, len(mean)))
+            size = worth.square_size
+            line["least_size"] = float(min(worth.mean_size.min(), size.min()))
+        error = relative / np.sqrt(size)
         if reference.sd_error is not None:
             error = np.hypot(error, reference.sd_error / reference.sd)
         line["sd_ratio_error"] = error.tolist()
-        line["least_size"] = float(min(worth.mean_size.min(), worth.square_size.min()))
     if posterior.evidence_of_modes is not None and problem.ranges is not None:
         found = posterior.log_evidence()
         line["log_evidence"], line["log_evidence_error"] = found[:2]
