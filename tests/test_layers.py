@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"precision", "checks", "progress"},
     {"linalg", "coordinates"},
     {"data", "priors", "stein"},
-    {"kernels", "means", "likelihoods"},
+    {"kernels", "means", "likelihoods", "batches", "on_disk"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
     {"diagnostics", "corrected", "modes", "evidence"},
     {"tempering", "verdicts"},

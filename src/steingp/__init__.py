@@ -21,6 +21,7 @@ from steingp.inference import fit as fit
 from steingp.io import load as load
 from steingp.leaving_out import leave_one_out as leave_one_out
 from steingp.models import SteinGP as SteinGP
+from steingp.on_disk import RowsOnDisk as RowsOnDisk
 from steingp.paper import SVGD as SVGD
 from steingp.paper import SteinGPR as SteinGPR
 from steingp.paper import SteinMC as SteinMC

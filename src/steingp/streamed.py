@@ -13,10 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from steingp.batches import prefetched
 from steingp.data import Batch
 from steingp.priors import Particle
 from steingp.targets import Titsias
 from steingp.targets.variational import Q_MEAN, Q_ROOT
+
+_AHEAD = 4
+"""Batches that are read while one is worked on."""
 
 
 @eqx.filter_jit
@@ -86,7 +90,7 @@ class FullPasses:
         """The sums over all rows, of every particle."""
         J, zero = len(positions), self._target.zero_sums()
         total = jax.tree.map(lambda leaf: jnp.zeros((J, *leaf.shape)), zero)
-        for batch in self._one_pass():
+        for batch in prefetched(self._one_pass(), _AHEAD):
             total = _add_sums(self._target, self._flat, positions, batch, total)
         return total
 
@@ -95,7 +99,7 @@ class FullPasses:
         values, slopes, scores = _bounds(
             self._target, self._flat, positions, self.sums(positions)
         )
-        for batch in self._one_pass():
+        for batch in prefetched(self._one_pass(), _AHEAD):
             scores = _add_scores(
                 self._target, self._flat, positions, batch, slopes, scores
             )
