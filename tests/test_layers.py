@@ -13,7 +13,7 @@ ROOT = Path(steingp.__file__).parent
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
     {"precision", "checks", "progress"},
-    {"linalg", "coordinates"},
+    {"linalg", "coordinates", "devices"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods", "batches", "on_disk"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},

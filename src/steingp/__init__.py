@@ -10,6 +10,7 @@
 """
 
 from steingp import baselines as baselines
+from steingp import devices as devices
 from steingp import inducing as inducing
 from steingp import kernels as kernels
 from steingp import likelihoods as likelihoods

@@ -18,8 +18,8 @@ from jaxtyping import ArrayLike
 
 from steingp import inducing as inducing_points
 from steingp import interop, svgd
-from steingp.checks import check_count
 from steingp.batches import Block, BlockStream, FullBatch, Minibatches, StreamBatches
+from steingp.checks import check_count
 from steingp.data import (
     Batch,
     Scaling,

@@ -105,7 +105,7 @@ class RowsOnDisk:
     ) -> None:
         target, inputs = _choose(self.path, names, target, columns, names)
         wanted = [*inputs, target]
-        file = tempfile.NamedTemporaryFile(suffix=".rows", dir=folder)
+        file = tempfile.NamedTemporaryFile(suffix=".rows", dir=folder)  # noqa: SIM115
         weakref.finalize(self, file.close)  # which deletes it
         count = 0
         for part in parts(self.path, wanted):

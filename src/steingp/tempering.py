@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 from jaxtyping import Float
 from scipy.special import ndtri
 from scipy.stats import qmc
@@ -66,6 +67,10 @@ class Tempered(eqx.Module):
     @property
     def compiled(self) -> bool:
         return self.density.compiled
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self.density.mesh
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         values, scores = self.density(positions)
