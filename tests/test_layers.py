@@ -12,7 +12,7 @@ ROOT = Path(steingp.__file__).parent
 
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
-    {"precision", "checks", "progress"},
+    {"precision", "checks", "progress", "compilation"},
     {"linalg", "coordinates", "devices"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods", "batches", "on_disk"},

@@ -18,6 +18,7 @@ from steingp import means as means
 from steingp import metrics as metrics
 from steingp import stein as stein
 from steingp.comparison import compare as compare
+from steingp.compilation import keep_compiled as keep_compiled
 from steingp.inference import fit as fit
 from steingp.io import load as load
 from steingp.leaving_out import leave_one_out as leave_one_out
