@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from steingp import data
+from steingp import batches, data
 
 
 def test_accepts_lists_pandas_float32_integers_and_vectors() -> None:
@@ -60,7 +60,7 @@ def test_an_epoch_is_a_permutation(num_data: int) -> None:
     key = jax.random.key(3)
     batch_size = min(8, num_data)
     steps = num_data // np.gcd(num_data, batch_size)  # ends where an epoch ends
-    draw = jax.jit(lambda t: data.epoch_index(key, t, batch_size, num_data))
+    draw = jax.jit(lambda t: batches.epoch_index(key, t, batch_size, num_data))
     seen = np.concatenate([draw(jnp.asarray(t)) for t in range(steps)])
     for epoch in np.split(seen, len(seen) // num_data):
         assert sorted(epoch) == list(range(num_data))
@@ -71,7 +71,7 @@ def test_epochs_differ_and_positions_are_uniform() -> None:
     # degrees of freedom exceeds 33.7 once in 10,000
     size, num = 10, 2000
     keys = jax.random.split(jax.random.key(0), num)
-    images = jax.vmap(lambda k: data._permute(k, jnp.arange(size), size))(keys)
+    images = jax.vmap(lambda k: batches._permute(k, jnp.arange(size), size))(keys)
     for row in (0, 5, 9):
         counts = np.bincount(np.asarray(images[:, row]), minlength=size)
         assert ((counts - num / size) ** 2 / (num / size)).sum() < 33.7
@@ -88,27 +88,27 @@ def test_streams_pad_split_and_start_again() -> None:
         X, y = block
         return X[:, None], y, np.zeros(len(y))
 
-    stream = data.BlockStream(lambda: iter(blocks), 7, 3, prepare)
-    batches = list(stream.one_pass())
+    stream = batches.BlockStream(lambda: iter(blocks), 7, 3, prepare)
+    cut = list(stream.one_pass())
     # rows left over from a block begin the next batch; only the last is padded
-    assert [int(b.mask.sum()) for b in batches] == [3, 3, 1]
-    rows = np.concatenate([b.X[b.mask > 0, 0] for b in batches])
+    assert [int(b.mask.sum()) for b in cut] == [3, 3, 1]
+    rows = np.concatenate([b.X[b.mask > 0, 0] for b in cut])
     assert rows.tolist() == list(range(7))
-    assert all(b.X.shape == (3, 1) for b in batches)
+    assert all(b.X.shape == (3, 1) for b in cut)
 
-    source = data.StreamBatches(stream, stack_size=2)
+    source = batches.StreamBatches(stream, stack_size=2)
     first, num = source.chunk(0, 5)
     assert num == 2
-    np.testing.assert_array_equal(first.at(jnp.asarray(1)).X, batches[1].X)
+    np.testing.assert_array_equal(first.at(jnp.asarray(1)).X, cut[1].X)
     again, _ = source.chunk(4, 1)  # out of order: as after an interruption
-    np.testing.assert_array_equal(again.at(jnp.asarray(4)).X, batches[1].X)
+    np.testing.assert_array_equal(again.at(jnp.asarray(4)).X, cut[1].X)
 
 
 def test_a_generator_is_refused() -> None:
     with pytest.raises(ValueError, match="iterable more than once"):
-        data.BlockStream((b for b in []), 1, None, lambda b: b)  # type: ignore
+        batches.BlockStream((b for b in []), 1, None, lambda b: b)  # type: ignore
     with pytest.raises(ValueError, match="blocks is empty"):
-        data.BlockStream([], 1, None, lambda b: b)  # type: ignore
+        batches.BlockStream([], 1, None, lambda b: b)  # type: ignore
 
 
 def test_scale_warnings() -> None:

@@ -12,10 +12,10 @@ ROOT = Path(steingp.__file__).parent
 
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
-    {"precision", "checks", "progress"},
-    {"linalg", "coordinates"},
+    {"precision", "checks", "progress", "compilation"},
+    {"linalg", "coordinates", "devices"},
     {"data", "priors", "stein"},
-    {"kernels", "means", "likelihoods"},
+    {"kernels", "means", "likelihoods", "batches", "on_disk"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
     {"diagnostics", "corrected", "modes", "evidence"},
     {"tempering", "verdicts"},

@@ -182,7 +182,7 @@ def test_the_papers_names_build_the_right_targets() -> None:
     assert isinstance(sparse.target, sg.targets.Sparse)
     assert sparse.target.Z.shape == (7, 2)
     batched = sg.StochSteinGPR((X, y), kernel, X[:5], batch_size=8)
-    assert isinstance(batched.batches(), sg.data.Minibatches)
+    assert isinstance(batched.batches(), sg.batches.Minibatches)
 
 
 def test_same_seed_same_result() -> None:

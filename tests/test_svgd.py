@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from steingp import stein, svgd
-from steingp.data import FullBatch
+from steingp.batches import FullBatch
 
 
 def gaussian(particle: dict) -> jnp.ndarray:

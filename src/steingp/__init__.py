@@ -10,6 +10,7 @@
 """
 
 from steingp import baselines as baselines
+from steingp import devices as devices
 from steingp import inducing as inducing
 from steingp import kernels as kernels
 from steingp import likelihoods as likelihoods
@@ -17,10 +18,12 @@ from steingp import means as means
 from steingp import metrics as metrics
 from steingp import stein as stein
 from steingp.comparison import compare as compare
+from steingp.compilation import keep_compiled as keep_compiled
 from steingp.inference import fit as fit
 from steingp.io import load as load
 from steingp.leaving_out import leave_one_out as leave_one_out
 from steingp.models import SteinGP as SteinGP
+from steingp.on_disk import RowsOnDisk as RowsOnDisk
 from steingp.paper import SVGD as SVGD
 from steingp.paper import SteinGPR as SteinGPR
 from steingp.paper import SteinMC as SteinMC

@@ -69,9 +69,22 @@ def _options_of_all(
         typer.Option("--version", callback=_show_version, is_eager=True,
                      help="Print the version."),
     ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps compiled code for later calls, such as "
+                     "~/.cache/steingp."),
+    ] = None,
 ) -> None:  # fmt: skip
     """Gaussian processes with their full posterior."""
     del version
+    if cache is not None:
+        from steingp.compilation import keep_compiled
+
+        try:
+            keep_compiled(cache)
+        except ValueError as error:
+            _say(f"error: --cache: {error}")
+            raise typer.Exit(2) from None
 
 
 # --- fit --------------------------------------------------------------------------------

@@ -24,9 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from steingp import moves, svgd
+from steingp.devices import on_all_devices, over_particles
 from steingp.moves import MoveState, Swept
 from steingp.precision import float64, to_numpy
 from steingp.stein import RBF, phi
@@ -64,6 +66,11 @@ class Density(Protocol):
         """Whether JAX can compile it; if not, it is called from Python."""
         ...
 
+    @property
+    def mesh(self) -> Mesh | None:
+        """Of the devices that it computes on; None: one."""
+        ...
+
     def __call__(self, positions: Array) -> tuple[Array, Array]: ...
 
 
@@ -73,11 +80,19 @@ class OfOne(eqx.Module):
     log_density: Any
     data: Any
     at_once: int | None = eqx.field(default=None, static=True)
+    mesh: Mesh | None = eqx.field(default=None, static=True)
+    """Of devices, each of which gets its share of the positions; None: one device."""
     compiled: bool = eqx.field(default=True, static=True)
 
     def __call__(self, positions: Float[Array, "J d"]) -> tuple[Array, Array]:
+        shared = (self.log_density, self.data)
+        return over_particles(self.mesh, self._here, shared, positions)
+
+    def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
+        log_density, data = shared
+
         def one(z: Array) -> tuple[Array, Array]:
-            return jax.value_and_grad(self.log_density)(z, self.data)
+            return jax.value_and_grad(log_density)(z, data)
 
         if self.at_once is None or self.at_once >= len(positions):
             return jax.vmap(one)(positions)
@@ -359,7 +374,8 @@ def _step_compiled(
     density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
 ) -> tuple[Array, tuple[Array, Array], Any, Array]:
     positions, optimiser = _along_phi(positions, scored, optimiser)
-    return positions, *_scored(density, positions, optimiser)
+    stepped = positions, *_scored(density, positions, optimiser)
+    return on_all_devices(density.mesh, stepped)
 
 
 def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:

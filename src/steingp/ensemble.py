@@ -22,8 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.sharding import Mesh
 
 from steingp.checks import check_count
+from steingp.data import Batch
+from steingp.devices import check_mesh, on_all_devices, over_particles
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to, factorise, inverse_lower
 from steingp.models import SteinGP
@@ -65,6 +68,7 @@ def _run_chunk(
     moving_until: Array,
     averaging_from: Array,
     skipped: Array,
+    mesh: Mesh | None,
 ) -> tuple[EnsembleState, Array]:
     """`num_steps` steps; from `moving_until` on theta stands still.
 
@@ -72,17 +76,19 @@ def _run_chunk(
     pass count the same. Where that depends on q itself, what q was has some weight. The
     batches' numbers are `skipped` ahead of the steps'.
     """
-    unravel = Flat(target).unravel
+    flat = Flat(target)
 
-    def body(_: Array, carry: tuple[EnsembleState, Array]) -> tuple:
-        state, _ = carry
-        batch = source.at(state.step + skipped)
+    def scored(shared: tuple[Flat, Batch], each: tuple[Array, Natural]) -> tuple:
+        """Bounds, scores, and the q that the batch asks for."""
+        flat, batch = shared
+        target = flat.target
+        assert isinstance(target, Variational)
 
         def one(pair: tuple[Array, Natural]) -> tuple[Array, Array, Natural]:
             position, q = pair
 
             def bound(z: Array) -> tuple[Array, Natural]:
-                particle = unravel(z)
+                particle = flat.unravel(z)
                 value, asked = target.bound(target.constrain(particle), q, batch)
                 prior = target.specification.hyperparameters.log_prior(particle)
                 return value + prior, asked
@@ -90,9 +96,14 @@ def _run_chunk(
             (value, asked), score = jax.value_and_grad(bound, has_aux=True)(position)
             return value, score, asked
 
-        values, scores, asked = jax.lax.map(
-            one, (state.positions, state.q), batch_size=at_once
-        )
+        return jax.lax.map(one, each, batch_size=at_once)
+
+    def body(_: Array, carry: tuple[EnsembleState, Array]) -> tuple:
+        state, _ = carry
+        shared = (flat, source.at(state.step + skipped))
+        each = (state.positions, state.q)
+        values, scores, asked = over_particles(mesh, scored, shared, each, gather=False)
+        values, scores = on_all_devices(mesh, (values, scores))
         healthy = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
         scores = jnp.where(healthy[:, None], scores, 0.0)
         weight = 1.0 if target.exact_noise() else 1.0 / RATE
@@ -114,7 +125,8 @@ def _run_chunk(
         return state, jnp.mean(values, where=healthy)
 
     state = jax.tree.map(jnp.asarray, state)
-    return jax.lax.fori_loop(0, num_steps, body, (state, jnp.zeros(())))
+    done = jax.lax.fori_loop(0, num_steps, body, (state, jnp.zeros(())))
+    return on_all_devices(mesh, done)
 
 
 @float64
@@ -150,7 +162,9 @@ class Ensemble:
         num_particles: int = 20,
         num_steps: int = 1000,
         seed: int = 0,
+        mesh: Mesh | None = None,
     ) -> None:
+        self._mesh = check_mesh(mesh)
         check_count("num_particles", num_particles)
         check_count("num_steps", num_steps)
         check_count("seed", seed, lowest=0)
@@ -220,7 +234,7 @@ class Ensemble:
             _run_chunk(
                 self._target, source, self.state, jnp.asarray(num), self._optimiser,
                 self.model.particles_at_once, jnp.asarray(self.num_moving),
-                jnp.asarray(self._averaging_from), jnp.asarray(skipped),
+                jnp.asarray(self._averaging_from), jnp.asarray(skipped), self._mesh,
             )
         )  # fmt: skip
         if not np.isfinite(value):

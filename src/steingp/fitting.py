@@ -14,11 +14,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from steingp import corrected, flat, modes, tempering
 from steingp.checks import check_count
 from steingp.corrected import Density, OfOne, State, part
 from steingp.data import Batch
+from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge, fewest_draws
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to
@@ -27,8 +29,8 @@ from steingp.modes import Modes
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
-from steingp.streamed import FullPasses
-from steingp.targets import Collapsed, Variational
+from steingp.streamed import FullPasses, RowsOverDevices, filled_up
+from steingp.targets import Collapsed, Titsias, Variational
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
 
@@ -79,7 +81,9 @@ class Fit:
         effective_size: float | None = None,
         seed: int = 0,
         explore: bool | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
+        self._mesh = check_mesh(mesh)
         on_cpu = jax.default_backend() == "cpu"
         if num_particles is None:
             num_particles = 20 if on_cpu else 64
@@ -90,6 +94,7 @@ class Fit:
         self.model, self.seed = model, seed
         self.density = Flat(model.target.normalised())
         self.data = float64(lambda: Batch(*map(jnp.asarray, model.data)))()
+        self._shares = self._shared_out()
         free = model.target.specification.hyperparameters.free
         d = sum(int(np.prod(p.shape)) for p in free)
         self.wanted = effective_size or (1000.0 if d <= 3 else 400.0)
@@ -117,6 +122,18 @@ class Fit:
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
         self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
+
+    @float64
+    def _shared_out(self) -> Batch:
+        """The data, with as many rows for every device."""
+        if self._mesh is None or num_rows_shards(self._mesh) == 1:
+            return self.data
+        if not isinstance(self.model.target, Titsias) or self.model.stream is not None:
+            raise ValueError(
+                f"mesh={dict(self._mesh.shape)}: only the rows of a sparse Gaussian model "
+                "in memory can be spread over devices; use devices.mesh() with rows=1."
+            )
+        return filled_up(self.data, self._mesh)
 
     @staticmethod
     def of(posterior: Posterior) -> "Fit":
@@ -353,7 +370,10 @@ class Fit:
     def scored(self) -> Density:
         if self.model.stream is not None:
             return FullPasses(self.density, self.model.stream.one_pass)
-        return OfOne(self.density, self.data, self.model.particles_at_once)
+        at_once = self.model.particles_at_once
+        if self._mesh is not None and num_rows_shards(self._mesh) > 1:
+            return RowsOverDevices(self.density, self._shares, at_once, self._mesh)
+        return OfOne(self.density, self.data, at_once, self._mesh)
 
     def _begin_inner_iterations_here(self) -> None:
         """Sites of the mean particle as start of every inner iteration of a stage."""

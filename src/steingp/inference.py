@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from jax.sharding import Mesh
 
 from steingp.ensemble import Ensemble
 from steingp.fitting import Fit
@@ -20,6 +21,7 @@ def fit(
     num_steps: int | None = None,
     full_pass: bool = False,
     explore: bool | None = None,
+    mesh: Mesh | None = None,
     seed: int = 0,
     progress: bool = True,
     callback: Callable[..., bool | None] | None = None,
@@ -53,6 +55,8 @@ def fit(
             tempering, instead of J by SVGD, which finds modes that J starts may miss,
             for about 20,000 gradients; by default with up to five hyperparameters, a
             Gaussian likelihood and up to 144 rows (200 with few inducing points).
+        mesh: devices to spread particles over, and rows of a sparse Gaussian model:
+            `steingp.devices.mesh()`. By default one device. Not for `latents="joint"`.
         seed: same seed, same result.
         progress: show a progress bar (on a terminal only).
         callback: called now and then with the state (of `steingp.corrected`, or of
@@ -99,14 +103,16 @@ def fit(
             f"num_steps={num_steps}: this fit stops at an effective size, not after a "
             "number of steps; pass effective_size. Plain SVGD is steingp.SVGD(model)."
         )
+    if model.target.num_latents and mesh is not None:
+        raise ValueError('mesh is not for models with latents="joint"; leave it out.')
     some_particles = 20 if num_particles is None else num_particles
     run: SVGD | Ensemble | Fit
     if model.target.num_latents:
         run = SVGD(model, None, some_particles, seed=seed)
     elif batched:
-        run = Ensemble(model, some_particles, num_steps or 1000, seed)
+        run = Ensemble(model, some_particles, num_steps or 1000, seed, mesh)
     else:
-        run = Fit(model, num_particles, effective_size, seed, explore)
+        run = Fit(model, num_particles, effective_size, seed, explore, mesh)
     if resume is not None:
         run.load_state_dict(resume)
     if isinstance(run, SVGD):

@@ -18,15 +18,11 @@ from jaxtyping import ArrayLike
 
 from steingp import inducing as inducing_points
 from steingp import interop, svgd
+from steingp.batches import Block, BlockStream, FullBatch, Minibatches, StreamBatches
 from steingp.checks import check_count
 from steingp.data import (
     Batch,
-    Block,
-    BlockStream,
-    FullBatch,
-    Minibatches,
     Scaling,
-    StreamBatches,
     as_batch,
     check_column,
     check_inputs,
@@ -51,6 +47,8 @@ from steingp.targets import (
 )
 from steingp.targets.collapsed import RULES
 
+_SAMPLED = 10_000
+"""Rows of a stream among which inducing points are chosen."""
 _WORKING_FLOATS = 2**28
 """About how many numbers the particles scored at once may need (2 GiB)."""
 
@@ -60,16 +58,18 @@ class SteinGP:
 
     Args:
         data: `(X, y)` with X (N, D) and y (N,) or (N, 1): NumPy, JAX, lists or pandas.
-            Anything but a pair is a stream: an iterable, or a callable that returns an
-            iterator, of `(X, y)` blocks; give `num_data` and `inducing` with it.
+            Anything but a pair is a stream, and needs `inducing`: a `RowsOnDisk`; or,
+            with `num_data`, an iterable, or a callable that returns an iterator, of
+            `(X, y)` blocks.
         kernel: a `steingp.kernels` kernel or a GPflow one.
         likelihood: p(y | f); Gaussian by default.
         mean: the mean function; zero by default.
-        inducing: inducing points Z (M, D), or how many to choose from X by greedy
-            conditional variance. None: no sparse approximation.
+        inducing: inducing points Z (M, D), or how many to choose from X (of a stream,
+            from 10,000 rows at random) by greedy conditional variance. None: no sparse
+            approximation.
         batch_size: rows per step, drawn without replacement within an epoch; needs
             `inducing`. None: all rows at every step.
-        num_data: rows of the whole stream.
+        num_data: rows of the whole stream; a `RowsOnDisk` knows it.
         latents: "auto" integrates f out: exactly for Gaussian data, by `approximation`
             otherwise. "joint" makes latents part of every particle, as the paper does for
             other likelihoods and with inducing points.
@@ -116,14 +116,18 @@ class SteinGP:
         self.stream: BlockStream | None = None
         if isinstance(data, tuple) and len(data) == 2:
             X, y, row = self._load(data, num_data, standardise)
-            self.num_data = len(y)
+            self.num_data, candidates = len(y), X
         else:
-            X, y, row = self._open_stream(data, num_data, inducing, standardise)
+            if num_data is None:
+                num_data = getattr(data, "num_data", None)
+            X, y, row, candidates = self._open_stream(
+                data, num_data, inducing, standardise
+            )
             self.num_data = int(num_data)  # type: ignore[arg-type]
         self.data = as_batch(X, y, row)
         specification = Specification.bind(kernel, mean, likelihood, X.shape[1])
         self._warn(specification, X, y, standardise)
-        Z = self._choose_inducing(inducing, X, kernel)
+        Z = self._choose_inducing(inducing, candidates, kernel)
         self.target = self._choose_target(
             specification, Z, latents, approximation, jitter
         )
@@ -204,22 +208,18 @@ class SteinGP:
 
     def _open_stream(
         self, blocks: Any, num_data: int | None, inducing: Any, standardise: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The first block, and rows of X among which to choose inducing points."""
         if num_data is None:
             raise ValueError(
                 "num_data=None: a stream of blocks needs the number of its rows. (Data in "
                 "memory are passed as a pair (X, y).)"
             )
         check_count("num_data", num_data)
-        if inducing is None or np.ndim(inducing) == 0:
+        if inducing is None:
             raise ValueError(
-                "a stream of blocks needs inducing points as an array (M, D): choose "
-                "them from a part of the data, for instance by "
-                "steingp.inducing.greedy_variance."
-            )
-        if standardise:
-            raise ValueError(
-                "standardise=True needs the data in memory; scale the blocks yourself."
+                "inducing=None: a stream of blocks needs a sparse model. Give the number "
+                "of inducing points, for instance inducing=200, or the points (M, D)."
             )
         if self._likelihood.row_values is not None:
             raise ValueError(
@@ -227,10 +227,16 @@ class SteinGP:
                 "every block, (X, y, values), not to the likelihood."
             )
         self._num_columns: int | None = None
-        self.stream = BlockStream(
-            blocks, int(num_data), self._batch_size, self._check_block
-        )
-        return self.stream.first_block
+        size = int(num_data), self._batch_size
+        self.stream = BlockStream(blocks, *size, self._check_block)
+        candidates = self.stream.first_block[0]
+        if standardise or np.ndim(inducing) == 0:
+            found = self.stream.survey(_SAMPLED, self._seed)
+            if standardise:
+                self.scaling = found.scaling(y_too=self._likelihood.real_valued)
+                self.stream = BlockStream(blocks, *size, self._check_block)
+            candidates = self.scaling.inputs(found.sample)
+        return *self.stream.first_block, candidates
 
     def _check_block(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not isinstance(block, tuple | list) or len(block) not in (2, 3):
@@ -248,7 +254,9 @@ class SteinGP:
         if len(block) == 3:
             row = check_column(block[2], "values of a block", len(X))
             self._likelihood.check_rows(row, "values of a block")
-        return X, y, row
+        if isinstance(self._likelihood, Gaussian):
+            row = row / self.scaling.y_scale**2
+        return self.scaling.inputs(X), self.scaling.outputs(y), row
 
     def _warn(
         self, specification: Specification, X: np.ndarray, y: np.ndarray, scaled: bool

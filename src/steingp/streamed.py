@@ -1,4 +1,4 @@
-"""Data larger than memory: the sparse Gaussian bound by full passes over a stream.
+"""The sparse Gaussian bound with its rows in parts: blocks of a stream, or devices.
 
 The bound depends on the rows through sums (`Titsias.sums`). One pass adds them up for all
 particles; what the bound gains per unit of each sum is then known, and a second pass adds
@@ -12,11 +12,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import Mesh, PartitionSpec
 
+from steingp.batches import prefetched
 from steingp.data import Batch
+from steingp.devices import ROWS, num_rows_shards, over_particles
 from steingp.priors import Particle
 from steingp.targets import Titsias
 from steingp.targets.variational import Q_MEAN, Q_ROOT
+
+_AHEAD = 4
+"""Batches that are read while one is worked on."""
 
 
 @eqx.filter_jit
@@ -30,12 +36,15 @@ def _add_sums(target: Titsias, flat: Any, positions: Array, batch: Batch, total:
 def _bounds(target: Titsias, flat: Any, positions: Array, sums: Any):
     """Log densities, their slopes in the sums, and the prior's in positions."""
 
-    def prior(z: Array) -> Array:
-        return target.specification.hyperparameters.log_prior(flat.unravel(z))
-
     values, slopes = jax.lax.map(jax.value_and_grad(target.bound), sums)
-    priors, scores = jax.vmap(jax.value_and_grad(prior))(positions)
+    priors, scores = jax.vmap(lambda z: _prior(flat, z))(positions)
     return values + priors, slopes, scores
+
+
+def _prior(flat: Any, z: Array) -> tuple[Array, Array]:
+    """Its log density and score."""
+    hyperparameters = flat.target.specification.hyperparameters
+    return jax.value_and_grad(lambda z: hyperparameters.log_prior(flat.unravel(z)))(z)
 
 
 @eqx.filter_jit
@@ -77,6 +86,7 @@ class FullPasses:
     """
 
     compiled = False
+    mesh = None
 
     def __init__(self, flat: Any, one_pass: Callable[[], Iterator[Batch]]) -> None:
         assert isinstance(flat.target, Titsias)
@@ -86,7 +96,7 @@ class FullPasses:
         """The sums over all rows, of every particle."""
         J, zero = len(positions), self._target.zero_sums()
         total = jax.tree.map(lambda leaf: jnp.zeros((J, *leaf.shape)), zero)
-        for batch in self._one_pass():
+        for batch in prefetched(self._one_pass(), _AHEAD):
             total = _add_sums(self._target, self._flat, positions, batch, total)
         return total
 
@@ -95,7 +105,7 @@ class FullPasses:
         values, slopes, scores = _bounds(
             self._target, self._flat, positions, self.sums(positions)
         )
-        for batch in self._one_pass():
+        for batch in prefetched(self._one_pass(), _AHEAD):
             scores = _add_scores(
                 self._target, self._flat, positions, batch, slopes, scores
             )
@@ -105,3 +115,55 @@ class FullPasses:
         """Constrained particles, each with its q(u)."""
         sums = self.sums(positions)
         return _conditions(self._target, self._flat, positions, sums)
+
+
+class RowsOverDevices(eqx.Module):
+    """The density of a sparse Gaussian model, rows and particles spread over devices.
+
+    Args:
+        flat: as in `FullPasses`.
+        data: all rows, as many for every device: see `filled_up`.
+        at_once: particles that a device scores at the same time.
+        mesh: with the axis "rows".
+    """
+
+    flat: Any
+    data: Batch
+    at_once: int = eqx.field(static=True)
+    mesh: Mesh = eqx.field(static=True)
+    compiled: bool = eqx.field(default=True, static=True)
+
+    def __call__(self, positions: Array) -> tuple[Array, Array]:
+        arrays = eqx.filter(self.flat, eqx.is_array)
+        spec = (
+            jax.tree.map(lambda _: PartitionSpec(), arrays),
+            jax.tree.map(lambda _: PartitionSpec(ROWS), self.data),
+        )
+        shared = (self.flat, self.data)
+        return over_particles(self.mesh, self._here, shared, positions, spec)
+
+    def _here(self, shared: tuple[Any, Batch], positions: Array) -> tuple[Array, Array]:
+        flat, own = shared
+        target = flat.target
+
+        def one(z: Array) -> tuple[Array, Array]:
+            def own_sums(z: Array) -> Any:
+                return target.all_sums(flat.constrain(z), own)
+
+            sums, pull = jax.vjp(own_sums, z)
+            value, slopes = jax.value_and_grad(target.bound)(jax.lax.psum(sums, ROWS))
+            score = jax.lax.psum(pull(slopes)[0], ROWS)
+            prior, prior_score = _prior(flat, z)
+            return value + prior, score + prior_score
+
+        return jax.lax.map(one, positions, batch_size=self.at_once)
+
+
+def filled_up(data: Batch, mesh: Mesh) -> Batch:
+    """The rows and some that do not count, so that every device has as many."""
+    missing = -len(data.y) % num_rows_shards(mesh)
+    X, y, row, mask = (
+        jnp.concatenate([column, jnp.repeat(column[-1:], missing, axis=0)])
+        for column in map(jnp.asarray, data)
+    )
+    return Batch(X, y, row, mask.at[len(data.y) :].set(0.0))

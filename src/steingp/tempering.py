@@ -31,9 +31,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 from jaxtyping import Float
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from steingp import moves
 from steingp.corrected import NOWHERE, Density, evaluate
@@ -66,6 +66,10 @@ class Tempered(eqx.Module):
     @property
     def compiled(self) -> bool:
         return self.density.compiled
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self.density.mesh
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         values, scores = self.density(positions)
@@ -104,6 +108,8 @@ def init(d: int, num_particles: int, seed: int) -> Exploration:
         >>> tempering.init(3, num_particles=20, seed=0).positions.shape
         (260, 3)
     """
+    from scipy.stats import qmc  # which takes long to import
+
     num = -(-NUM_EXPLORERS // num_particles) * num_particles
     points = qmc.Sobol(d, rng=np.random.default_rng([seed, 1]))
     uniform = points.random(1 << (num - 1).bit_length())[:num]

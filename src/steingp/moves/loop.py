@@ -13,6 +13,7 @@ from jax import Array
 from jaxtyping import Float, Key
 
 from steingp.checks import check_count
+from steingp.devices import on_all_devices
 from steingp.moves.hamiltonian import MoveInfo, Randomness, draw_randomness, move, sweep
 from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64, to_numpy
@@ -31,7 +32,8 @@ def _moves_compiled(
         state, info = move(value_and_score, state, randomness, adapting, compiled=True)
         return state, (info, state.positions, state.values)
 
-    return jax.lax.scan(one, MoveState(*map(jnp.asarray, state)), randomness)
+    done = jax.lax.scan(one, MoveState(*map(jnp.asarray, state)), randomness)
+    return on_all_devices(getattr(value_and_score, "mesh", None), done)
 
 
 class Swept(NamedTuple):

@@ -128,7 +128,7 @@ class Titsias(Target):
         return 0.5 * (white @ white) - half_log_det - 0.5 * sums.scalar
 
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
-        return self.bound(self._all_sums(theta, batch))
+        return self.bound(self.all_sums(theta, batch))
 
     def leave_one_out(self, theta: Particle, data: Batch) -> Array:
         """Under the covariance Q + rest + noise, whose inverse has a closed form."""
@@ -142,7 +142,7 @@ class Titsias(Target):
         return _log_left_out(pull, weight - jnp.sum(half**2, axis=0))
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
-        return self.condition_on(theta, self._all_sums(theta, data))
+        return self.condition_on(theta, self.all_sums(theta, data))
 
     def condition_on(self, theta: Particle, sums: _Sums) -> Conditional:
         """f's law, from the sums over all rows."""
@@ -163,7 +163,8 @@ class Titsias(Target):
     def _factor(self, model: Model) -> Array:
         return cholesky(model.kernel.cross(self._points, self._points), self.jitter)
 
-    def _all_sums(self, theta: Particle, batch: Batch) -> _Sums:
+    def all_sums(self, theta: Particle, batch: Batch) -> _Sums:
+        """The sums over all rows, a block of them in memory at a time."""
         rows = len(batch.y)
         if self.block_rows is None or self.block_rows >= rows:
             return self.sums(theta, batch)

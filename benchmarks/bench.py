@@ -1,0 +1,235 @@
+"""What a full posterior costs beside point estimates and NUTS, on this machine.
+
+    python benchmarks/bench.py [fits gradients streams] [--repeats 5] [--quick]
+        [--out results/bench-cpu.json]
+    python benchmarks/bench.py --page
+
+Every contender (benchmarks/contenders.py) is a process of its own; on each task all of
+them first run once, which compiles, and are then timed alternately. Medians and spreads
+are over repeats. Results are written after every task; a task that is in the file already
+is left out, so that a run which was stopped goes on.
+
+Parts:
+    fits       default fits of eight UCI sets beside GPflow and GPyTorch (1000 steps of
+               Adam, rate 0.05) and NUTS (4 chains of 500 + 500): seconds, log density of
+               the test rows.
+    gradients  one SVGD step of J particles, and gradients alone, against N, J and D;
+               beside one point's gradient of the rivals and the floor: LAPACK's potrf +
+               potri per particle on a CPU, N^3 at the measured rate of dgemm on a GPU.
+    streams    steps of the minibatched sparse model on 632,438 rows, in memory and from
+               disk, beside GPflow's SVGP; peak memory.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from contenders import ANSWER
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+SETS = (
+    "challenger",
+    "concreteslump",
+    "servo",
+    "machine",
+    "autompg",
+    "boston",
+    "concrete",
+    "airfoil",
+)
+PACKAGES = ("steingp", "jax", "numpyro", "gpflow", "tensorflow", "gpytorch", "torch")
+
+
+class Contender:
+    """A process that does tasks."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        program = Path(__file__).parent / "contenders.py"
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), name], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        for printed in self._process.stdout:
+            if printed.startswith(ANSWER):
+                return json.loads(printed.removeprefix(ANSWER))
+        return {"error": f"the process ended with status {self._process.wait()}"}
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def contending(names: list[str]) -> Iterator[list[Contender]]:
+    started = [Contender(name) for name in names]
+    try:
+        yield started
+    finally:
+        for contender in started:
+            contender.stop()
+
+
+def measure(task: dict[str, Any], names: list[str], repeats: int) -> list[dict]:
+    """All contenders on one task, alternately; one line for each."""
+    lines = []
+    with contending(names) as contenders:
+        able: list[tuple[Contender, dict[str, Any]]] = []
+        for contender in contenders:
+            line = {"contender": contender.name, **task}
+            line |= contender.ask(json.dumps(task))
+            lines.append(line)
+            if "error" not in line:
+                able.append((contender, line))
+            show(line)
+        for _ in range(repeats):
+            for contender, line in able:
+                for name, value in contender.ask("again").items():
+                    line.setdefault("runs", {}).setdefault(name, []).append(value)
+                show(line)
+    return lines
+
+
+def show(line: dict[str, Any]) -> None:
+    about = {k: v for k, v in line.items() if k not in ("contender", "runs")}
+    middle = {
+        name: round(float(np.median(values)), 5)
+        for name, values in line.get("runs", {}).items()
+        if not isinstance(values[0], str)
+    }
+    print(
+        f"{line['contender']:9s} {json.dumps(about)} {json.dumps(middle)}", flush=True
+    )
+
+
+def tasks(part: str, quick: bool, on_gpu: bool) -> Iterator[tuple[dict, list[str]]]:
+    """Tasks of a part, and who is asked."""
+    rivals = ["GPyTorch"] if on_gpu else ["GPflow", "GPyTorch"]
+    if part == "fits":
+        sets = ("challenger", "servo") if quick else SETS
+        for name in (*sets, "parkinsons") if on_gpu else sets:
+            small = quick or name not in ("airfoil", "concrete", "parkinsons")
+            nuts = ["NUTS"] if small or (on_gpu and name != "parkinsons") else []
+            task = {"task": "fit", "data": name}
+            yield task if on_gpu else task | {"particles": 20}, [
+                "steingp", *rivals, *nuts,
+            ]  # fmt: skip
+    elif part == "gradients":
+        sizes: tuple[int, ...] = (100, 350, 1000, 2000)
+        if on_gpu:
+            sizes = (*sizes, 4000, 8000, 20_000)
+        for N in (50, 100) if quick else sizes:
+            task = {"task": "gradient", "rows": N, "particles": 20, "columns": 8}
+            yield task, ["steingp", *rivals, "floor"]
+        for J in () if quick else (2, 5, 10, 64, 128):
+            task = {"task": "gradient", "rows": 350, "particles": J, "columns": 8}
+            yield task, ["steingp"]
+        for D in () if quick else (1, 32):
+            task = {"task": "gradient", "rows": 350, "particles": 20, "columns": D}
+            yield task, ["steingp", *rivals]
+        for M in () if quick else (50, 200, 600):
+            yield {
+                "task": "gradient", "rows": 10_000, "particles": 20, "columns": 8,
+                "inducing": M,
+            }, ["steingp"]  # fmt: skip
+    else:
+        folder = Path(os.environ["STEINGP_DATA"]) / "air_quality"
+        base = {
+            "task": "stream",
+            "file": str(folder / "netherlands_hourly_2020.csv.gz"),
+            "target": "no2",
+            "inputs": ["longitude", "latitude", "hour"],
+            "inducing": 20 if quick else 600,
+            "particles": 2 if quick else 30,
+            "batch": 256,
+            "steps": 1000 if on_gpu else 150,
+        }
+        if quick:
+            base |= {
+                "file": str(folder / "aurn_uk_daily_2020.csv.gz"),
+                "inputs": ["longitude", "latitude", "day"],
+            }
+        yield base | {"from": "memory"}, ["steingp", *rivals[:-1]]
+        yield base | {"from": "disk"}, ["steingp"]
+
+
+def about_machine() -> dict[str, Any]:
+    import jax
+
+    from steingp.experiments.references import device_name
+
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "device": device_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu_name(),
+        "python": platform.python_version(),
+        "gpu": jax.default_backend() == "gpu",
+        "versions": versions,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def key(line: dict[str, Any]) -> str:
+    """What tells one task of one contender from others."""
+    known = ("task", "data", "rows", "particles", "columns", "inducing", "from")
+    return json.dumps([line["contender"], *(line.get(name) for name in known)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["gradients", "fits", "streams"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try it")
+    parser.add_argument("--only", nargs="*", help="these contenders alone")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--page", action="store_true", help="make docs/speed.md")
+    asked = parser.parse_args()
+    if asked.page:
+        from bench_page import write
+
+        write(sorted(RESULTS.glob("bench-*.json")))
+        return
+    about = about_machine()
+    out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
+    lines = json.loads(out.read_text())["lines"] if out.exists() else []
+    done = {key(line) for line in lines}
+    for part in asked.parts:
+        for task, names in tasks(part, asked.quick, about["gpu"]):
+            names = [n for n in names if not asked.only or n in asked.only]
+            names = [n for n in names if key({"contender": n, **task}) not in done]
+            if names:
+                lines += measure(task, names, asked.repeats)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What is compiled, how often, and how long it takes to begin."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import steingp as sg
+from steingp.cli import app
+
+SOURCE = str(Path(sg.__file__).parent.parent)
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {source!r})
+import jax, numpy as np, steingp as sg
+found = {{"hits": 0, "misses": 0}}
+def listen(name, **about):
+    if "compilation_cache/cache_" in name:
+        found[name.rsplit("_", 1)[1]] += 1
+jax.monitoring.register_event_listener(listen)
+sg.keep_compiled({folder!r})
+X = np.linspace(-2, 2, 12)[:, None]
+sg.SteinGP((X, np.sin(X)), sg.kernels.Matern52()).log_density(
+    {{"kernel.lengthscales": np.ones((3, 1)), "kernel.variance": np.ones(3),
+     "likelihood.variance": np.ones(3)}})
+print(found["hits"], found["misses"])
+"""
+
+
+def test_a_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    program = PROGRAM.format(source=SOURCE, folder=str(tmp_path / "kept"))
+    counts = [
+        [
+            int(word)
+            for word in subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True,
+                check=True, timeout=300,
+            ).stdout.split()
+        ]
+        for _ in range(2)
+    ]  # fmt: skip
+    (_, first_misses), (hits, misses) = counts
+    assert first_misses > 0 and hits > 0 and misses < first_misses
+    assert any((tmp_path / "kept").iterdir())
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written to"):
+        sg.keep_compiled(tmp_path / "file" / "inside")
+    told = CliRunner().invoke(app, ["--cache", str(tmp_path / "file" / "in"), "demo"])
+    assert told.exit_code == 2 and "--cache" in told.output
+
+
+def test_a_second_fit_of_the_same_shapes_compiles_nothing() -> None:
+    compiled: list[str] = []
+
+    def listen(name: str, _: float, **about: object) -> None:
+        if "backend_compile" in name:
+            compiled.append(name)
+
+    X = np.linspace(-2, 2, 20)[:, None]
+
+    def fit(seed: int) -> None:
+        y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(seed).normal(size=20)
+        model = sg.SteinGP((X, y), sg.kernels.Matern52())
+        posterior = sg.fit(
+            model, effective_size=100, seed=seed, explore=False, progress=False
+        )
+        posterior.predict_y(X)
+        posterior.diagnose()
+
+    fit(0)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        fit(1)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not compiled
+
+
+def test_heavy_imports_wait_until_they_are_needed() -> None:
+    heavy = ("pandas", "matplotlib", "sklearn", "tensorflow", "pyarrow", "scipy.stats")
+    program = (
+        f"import sys; sys.path.insert(0, {SOURCE!r}); import steingp; "
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
