@@ -9,7 +9,8 @@ import pytest
 from jax import Array
 
 from steingp import corrected
-from steingp.corrected import OfOne, State
+from steingp.corrected import State
+from steingp.densities import OfOne
 
 
 class Banana(eqx.Module):

@@ -11,7 +11,7 @@ import pytest
 
 import steingp as sg
 from steingp import corrected, evidence, modes, tempering
-from steingp.corrected import OfOne
+from steingp.densities import OfOne
 from steingp.experiments import references
 from steingp.experiments.datasets import Split
 from steingp.inference import Fit

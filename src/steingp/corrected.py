@@ -17,18 +17,18 @@ bias of adaptation.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from steingp import moves, svgd
-from steingp.devices import on_all_devices, over_particles
+from steingp.densities import Density
+from steingp.devices import on_all_devices
 from steingp.moves import MoveState, Swept
 from steingp.precision import float64, to_numpy
 from steingp.stein import RBF, phi
@@ -56,47 +56,6 @@ _WIDTHS = 1.4
 """The factor between a metric's widths and those of draws at which it is made anew."""
 _STUCK = 4.0
 """Sds of a Gaussian's log density, below which a particle is lost if it does not move."""
-
-
-class Density(Protocol):
-    """What is drawn from: positions (J, d) to log densities (J,) and scores (J, d)."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether JAX can compile it; if not, it is called from Python."""
-        ...
-
-    @property
-    def mesh(self) -> Mesh | None:
-        """Of the devices that it computes on; None: one."""
-        ...
-
-    def __call__(self, positions: Array) -> tuple[Array, Array]: ...
-
-
-class OfOne(eqx.Module):
-    """The density of many positions, from a log density of one and its data."""
-
-    log_density: Any
-    data: Any
-    at_once: int | None = eqx.field(default=None, static=True)
-    mesh: Mesh | None = eqx.field(default=None, static=True)
-    """Of devices, each of which gets its share of the positions; None: one device."""
-    compiled: bool = eqx.field(default=True, static=True)
-
-    def __call__(self, positions: Float[Array, "J d"]) -> tuple[Array, Array]:
-        shared = (self.log_density, self.data)
-        return over_particles(self.mesh, self._here, shared, positions)
-
-    def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
-        log_density, data = shared
-
-        def one(z: Array) -> tuple[Array, Array]:
-            return jax.value_and_grad(log_density)(z, data)
-
-        if self.at_once is None or self.at_once >= len(positions):
-            return jax.vmap(one)(positions)
-        return jax.lax.map(one, positions, batch_size=self.at_once)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,7 +325,8 @@ def _step(
     if density.compiled:
         return _step_compiled(density, positions, scored, optimiser)
     positions, optimiser = _along_phi_compiled(positions, scored, optimiser)
-    return positions, *_scored(density, positions, optimiser)
+    values, scores = density(positions)
+    return positions, (values, scores), optimiser, _mean_of_healthy(values, scores)
 
 
 @eqx.filter_jit
@@ -397,8 +357,12 @@ def _scored(
     density: Density, positions: Array, optimiser: Any
 ) -> tuple[tuple[Array, Array], Any, Array]:
     values, scores = (jnp.asarray(part, float) for part in density(positions))
-    mean = jnp.mean(values, where=_healthy(values, scores))
-    return (values, scores), optimiser, mean
+    return (values, scores), optimiser, _mean_of_healthy(values, scores)
+
+
+@jax.jit
+def _mean_of_healthy(values: Any, scores: Any) -> Array:
+    return jnp.mean(values, where=_healthy(values, scores))
 
 
 @float64
@@ -409,6 +373,8 @@ def evaluate(
 
     By SVGD steps that stay where they are: what a run needs anyway is compiled once.
     """
+    if not density.compiled:
+        return to_numpy(density(jnp.asarray(positions)))
     missing = -len(positions) % num_particles
     filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
     parts = filled.reshape(-1, num_particles, positions.shape[1])

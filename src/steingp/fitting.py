@@ -18,8 +18,9 @@ from jax.sharding import Mesh
 
 from steingp import corrected, flat, modes, tempering
 from steingp.checks import check_count
-from steingp.corrected import Density, OfOne, State, part
+from steingp.corrected import State, part
 from steingp.data import Batch
+from steingp.densities import Density, OfOne, OnThreads, num_cores
 from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge, fewest_draws
 from steingp.flat import Flat
@@ -36,6 +37,8 @@ from steingp.tempering import Exploration, Tempered
 
 _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
+_SMALL = 50
+"""Rows of a matrix below which threads cost more than they save."""
 _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
 _FEW_ROWS = 200
@@ -373,6 +376,11 @@ class Fit:
         at_once = self.model.particles_at_once
         if self._mesh is not None and num_rows_shards(self._mesh) > 1:
             return RowsOverDevices(self.density, self._shares, at_once, self._mesh)
+        if self._mesh is None and jax.default_backend() == "cpu":
+            num_threads = num_cores() if self.model.matrix_size >= _SMALL else 1
+            return OnThreads(
+                self.density, self.data, len(self.state.particles), num_threads
+            )
         return OfOne(self.density, self.data, at_once, self._mesh)
 
     def _begin_inner_iterations_here(self) -> None:

@@ -11,7 +11,7 @@ particles then; so some others `climb` from the start straight to the peak above
 
     >>> import jax, numpy as np
     >>> from steingp import tempering
-    >>> from steingp.corrected import OfOne
+    >>> from steingp.densities import OfOne
     >>> def two_modes(z, _):                            # at -2 and 2, masses 0.3 and 0.7
     ...     apart = jax.numpy.array([-2.0, 2.0]) - z[0]
     ...     return jax.nn.logsumexp(-18.0 * apart**2, b=jax.numpy.array([0.3, 0.7]))
@@ -36,7 +36,8 @@ from jaxtyping import Float
 from scipy.special import ndtri
 
 from steingp import moves
-from steingp.corrected import NOWHERE, Density, evaluate
+from steingp.corrected import NOWHERE, evaluate
+from steingp.densities import Density
 from steingp.modes import MOST_MODES
 from steingp.precision import float64
 from steingp.weights import log_sum, resample
@@ -73,12 +74,19 @@ class Tempered(eqx.Module):
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         values, scores = self.density(positions)
-        rest = 1.0 - self.beta
-        values = self.beta * values + rest * _log_start(positions)
-        scores = self.beta * scores - rest * positions / WIDTH**2
-        walls = jnp.asarray(self.walls)
-        inside = jnp.all(positions @ walls[:, :-1].T <= walls[None, :, -1], axis=1)
-        return jnp.where(inside, values, -jnp.inf), scores
+        return _tempered(values, scores, positions, self.beta, self.walls)
+
+
+@jax.jit
+def _tempered(
+    values: Array, scores: Array, positions: Array, beta: Array, walls: Array
+) -> tuple[Array, Array]:
+    """Of a density that was evaluated."""
+    rest = 1.0 - beta
+    values = beta * values + rest * _log_start(positions)
+    scores = beta * scores - rest * positions / WIDTH**2
+    inside = jnp.all(positions @ walls[:, :-1].T <= walls[None, :, -1], axis=1)
+    return jnp.where(inside, values, -jnp.inf), scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +201,7 @@ def climb(density: Density, state: Exploration) -> Exploration:
     Example:
         >>> import jax, numpy as np
         >>> from steingp import tempering
-        >>> from steingp.corrected import OfOne
+        >>> from steingp.densities import OfOne
         >>> def narrow_and_wide(z, _):
         ...     sds = jax.numpy.array([0.01, 0.5])
         ...     apart = (z[0] - jax.numpy.array([-3.0, 1.0])) / sds

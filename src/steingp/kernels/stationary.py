@@ -2,12 +2,13 @@
 
 import abc
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from steingp.kernels.base import ActiveDims, Kernel, Leaf
-from steingp.linalg import distances, squared_distances
+from steingp.linalg import distances, safe_sqrt, squared_distances
 from steingp.priors import Slot, positive
 
 
@@ -51,16 +52,38 @@ class _OfSquare(Isotropic):
 
 
 class _OfDistance(Isotropic):
-    """Kernels of r, whose distances must be exact near zero."""
+    """Kernels of r."""
 
     @abc.abstractmethod
     def _profile(self, r: Array) -> Array: ...
 
-    def _cross(self, X: Array, Y: Array) -> Array:
-        return self.variance * self._profile(distances(X, Y, self.lengthscales))
-
     def _of_differences(self, scaled: Array) -> Array:
         return self.variance * self._profile(jnp.sum(jnp.abs(scaled), axis=-1))
+
+
+class _Differentiable(_OfDistance):
+    """Those with a slope in r^2, the `_slope`, that is finite at 0.
+
+    So r^2 may be off by rounding, and is had by a matrix product; and derivatives do not
+    go through a square root.
+    """
+
+    @abc.abstractmethod
+    def _slope(self, r: Array) -> Array:
+        """Of the profile, by r^2."""
+
+    def _cross(self, X: Array, Y: Array) -> Array:
+        @jax.custom_jvp
+        def of_square(r2: Array) -> Array:
+            return self._profile(safe_sqrt(r2))
+
+        @of_square.defjvp
+        def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+            (r2,), (d_r2,) = primals, tangents
+            return of_square(r2), self._slope(safe_sqrt(r2)) * d_r2
+
+        X, Y = _scale(X, self.lengthscales), _scale(Y, self.lengthscales)
+        return self.variance * of_square(squared_distances(X, Y))
 
 
 class SquaredExponential(_OfSquare):
@@ -103,8 +126,12 @@ class Matern12(_OfDistance):
     def _profile(self, r: Array) -> Array:
         return jnp.exp(-r)
 
+    def _cross(self, X: Array, Y: Array) -> Array:
+        # a kink at r = 0: distances must be exact there
+        return self.variance * self._profile(distances(X, Y, self.lengthscales))
 
-class Matern32(_OfDistance):
+
+class Matern32(_Differentiable):
     """variance * (1 + sqrt(3) r) exp(-sqrt(3) r): once differentiable functions.
 
     Example:
@@ -117,8 +144,11 @@ class Matern32(_OfDistance):
         s = np.sqrt(3.0) * r
         return (1.0 + s) * jnp.exp(-s)
 
+    def _slope(self, r: Array) -> Array:
+        return -1.5 * jnp.exp(-np.sqrt(3.0) * r)
 
-class Matern52(_OfDistance):
+
+class Matern52(_Differentiable):
     """variance * (1 + sqrt(5) r + 5/3 r^2) exp(-sqrt(5) r): twice differentiable.
 
     Example:
@@ -130,6 +160,10 @@ class Matern52(_OfDistance):
     def _profile(self, r: Array) -> Array:
         s = np.sqrt(5.0) * r
         return (1.0 + s + s * s / 3.0) * jnp.exp(-s)
+
+    def _slope(self, r: Array) -> Array:
+        s = np.sqrt(5.0) * r
+        return -5.0 / 6.0 * (1.0 + s) * jnp.exp(-s)
 
 
 class Periodic(Kernel):

@@ -174,9 +174,7 @@ def move(
     )
 
     def onward(trip: _Trip) -> _Trip:
-        common = jnp.exp(trip.log_step)
-        common = jnp.where(trip.searching, common, _step(trip.log_step))
-        step = common * randomness.jitter
+        step = _steps(trip.log_step, trip.searching, randomness.jitter)
         flight = _leapfrog(value_and_score, trip.flight, start, step, state.factor)
         return _onward(trip, flight, start)
 
@@ -185,6 +183,12 @@ def move(
     loop = jax.lax.while_loop if compiled else _python_loop
     trip = loop(_going, onward, _Trip(start, state.log_step, search, zero, zero, zero))
     return _finish(state, start, trip, randomness.log_uniform, adapting)
+
+
+@jax.jit
+def _steps(log_step: Array, searching: Array, jitter: Array) -> Float[Array, " J"]:
+    """Of every particle."""
+    return jnp.where(searching, jnp.exp(log_step), _step(log_step)) * jitter
 
 
 @jax.jit

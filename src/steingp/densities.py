@@ -1,0 +1,157 @@
+"""Log densities and scores of many positions at once: compiled in one, or on threads."""
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from jaxtyping import Float
+
+from steingp.devices import over_particles
+from steingp.precision import float64
+
+
+class Density(Protocol):
+    """What is drawn from: positions (J, d) to log densities (J,) and scores (J, d)."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether JAX can compile it; if not, it is called from Python."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """Of the devices that it computes on; None: one."""
+        ...
+
+    def __call__(self, positions: Any) -> tuple[Any, Any]: ...
+
+
+class OfOne(eqx.Module):
+    """The density of many positions, from a log density of one and its data."""
+
+    log_density: Any
+    data: Any
+    at_once: int | None = eqx.field(default=None, static=True)
+    mesh: Mesh | None = eqx.field(default=None, static=True)
+    """Of devices, each of which gets its share of the positions; None: one device."""
+    compiled: bool = eqx.field(default=True, static=True)
+
+    def __call__(self, positions: Float[Array, "J d"]) -> tuple[Array, Array]:
+        shared = (self.log_density, self.data)
+        return over_particles(self.mesh, self._here, shared, positions)
+
+    def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
+        log_density, data = shared
+
+        def one(z: Array) -> tuple[Array, Array]:
+            return jax.value_and_grad(log_density)(z, data)
+
+        if self.at_once is None or self.at_once >= len(positions):
+            return jax.vmap(one)(positions)
+        return jax.lax.map(one, positions, batch_size=self.at_once)
+
+
+class OnThreads:
+    """The same on a CPU: a piece of the positions for each core, one after the other.
+
+    A core is best used by one particle at a time, whose matrices stay in its cache, and
+    cores by different particles: matrices are too small to be shared. Whatever calls it,
+    one program is compiled, for a piece.
+
+    Args:
+        log_density: of one position and the data.
+        data: a pytree of arrays.
+        num_positions: how many there will be at a time, most often.
+        num_threads: 1 where the work is little.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp.densities import OnThreads
+        >>> density = OnThreads(lambda z, _: -0.5 * (z @ z), None, 4, num_threads=2)
+        >>> values, scores = density(np.eye(4))
+        >>> values.tolist(), scores[1].tolist()
+        ([-0.5, -0.5, -0.5, -0.5], [-0.0, -1.0, -0.0, -0.0])
+    """
+
+    compiled = False
+    mesh = None
+
+    def __init__(
+        self, log_density: Any, data: Any, num_positions: int, num_threads: int
+    ) -> None:
+        self._arrays, rest = eqx.partition((log_density, data), eqx.is_array)
+        leaves, structure = jax.tree.flatten(rest)
+        self._rest = _Rest(tuple(leaves), structure)
+        self._piece = -(-num_positions // num_threads)
+        self._num_threads = num_threads
+
+    @float64
+    def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
+        z = np.asarray(positions, float)
+        missing = -len(z) % self._piece
+        filled = np.concatenate([z, np.repeat(z[-1:], missing, axis=0)])
+        pieces = list(filled.reshape(-1, self._piece, z.shape[1]))
+        if self._num_threads == 1 or len(pieces) == 1:
+            scored = [self._score(piece) for piece in pieces]
+        else:
+            scored = self._at_the_same_time(pieces)
+        values, scores = (np.concatenate(part) for part in zip(*scored, strict=True))
+        return values[: len(z)], scores[: len(z)]
+
+    def _at_the_same_time(self, pieces: list[np.ndarray]) -> list:
+        program = (self._rest, jax.tree.structure(self._arrays), pieces[0].shape)
+        rest = pieces
+        scored = []
+        if program not in _known:  # compiled once, not by every thread
+            scored, rest = [self._score(pieces[0])], pieces[1:]
+            _known.add(program)
+        return [*scored, *_threads(self._num_threads).map(self._score, rest)]
+
+    @float64
+    def _score(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = _score_compiled(self._rest, self._arrays, piece)
+        return np.asarray(values), np.asarray(scores)
+
+
+class _Rest(NamedTuple):
+    """What is not an array of a log density and its data: known when compiling."""
+
+    leaves: tuple
+    structure: Any
+
+
+_known: set = set()
+"""Programs that have been compiled."""
+
+
+@functools.partial(
+    jax.jit,
+    static_argnums=0,
+    compiler_options={"xla_cpu_multi_thread_eigen": False},
+)
+def _score_compiled(rest: _Rest, arrays: Any, positions: Array) -> tuple[Array, Array]:
+    rest = jax.tree.unflatten(rest.structure, rest.leaves)
+    log_density, data = eqx.combine(arrays, rest)
+
+    def one(z: Array) -> tuple[Array, Array]:
+        return jax.value_and_grad(log_density)(z, data)
+
+    return jax.lax.map(one, positions)
+
+
+@functools.cache
+def _threads(num: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num, thread_name_prefix="steingp")
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
