@@ -1,6 +1,6 @@
 """A program for tests/test_devices.py: scores and fits on one device and on a mesh.
 
-    python on_many_devices.py OUT [ADDRESS NUM_PROCESSES PROCESS]
+python on_many_devices.py OUT [ADDRESS NUM_PROCESSES PROCESS]
 """
 
 import sys
@@ -44,9 +44,7 @@ def draws(mesh: Any) -> np.ndarray:
 
 def minibatched(mesh: Any) -> np.ndarray:
     model = sg.SteinGP((X, y), kernel(), inducing=8, batch_size=10)
-    posterior = sg.fit(
-        model, num_particles=6, num_steps=20, mesh=mesh, progress=False
-    )
+    posterior = sg.fit(model, num_particles=6, num_steps=20, mesh=mesh, progress=False)
     return posterior.predict_f(X[:5]).mean
 
 

@@ -183,6 +183,19 @@ def test_inverse_lower_around_the_default_leaf(size: int) -> None:
     np.testing.assert_allclose(inverse, np.linalg.inv(L), atol=1e-11)
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 17, 31])
+@pytest.mark.parametrize("by", ["solves", "square"])
+def test_inverse_from_factor_around_the_leaf(size: int, by: str) -> None:
+    K = covariance(size)
+    L = jnp.asarray(np.linalg.cholesky(K))
+    if by == "solves":
+        inverse = linalg._inverse_by_solves(L, leaf=8)
+    else:  # as on a GPU
+        inverse = linalg._square_of_lower(linalg.inverse_lower(L, leaf=8), leaf=8)
+    np.testing.assert_allclose(inverse, np.linalg.inv(K), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(inverse, inverse.T, atol=1e-9)
+
+
 # --- Gaussian log density -------------------------------------------------------------
 
 

@@ -39,6 +39,8 @@ _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
 _SMALL = 50
 """Rows of a matrix below which threads cost more than they save."""
+_TINY = 64
+"""Likewise, up to which twice as many particles explore."""
 _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
 _FEW_ROWS = 200
@@ -115,7 +117,8 @@ class Fit:
         if explore is None:
             explore = small and not isinstance(model.target, Collapsed)
         if explore:
-            self.exploration = tempering.init(d, len(start), seed)
+            some = tempering.NUM_EXPLORERS // (1 if model.matrix_size <= _TINY else 2)
+            self.exploration = tempering.init(d, len(start), seed, some)
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
         self._parents: list[_Parent] = []

@@ -51,9 +51,9 @@ def fit(
             them, 400 for more.
         num_steps: for models with batches or with `latents="joint"`; 1000 by default.
         full_pass: see above.
-        explore: whether 256 wide-spread particles are led to the posterior by
+        explore: whether 128 or 256 wide-spread particles are led to the posterior by
             tempering, instead of J by SVGD, which finds modes that J starts may miss,
-            for about 20,000 gradients; by default with up to five hyperparameters, a
+            for 10,000 to 20,000 gradients; by default with up to five hyperparameters, a
             Gaussian likelihood and up to 144 rows (200 with few inducing points).
         mesh: devices to spread particles over, and rows of a sparse Gaussian model:
             `steingp.devices.mesh()`. By default one device. Not for `latents="joint"`.

@@ -203,9 +203,7 @@ def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"
     return jnp.block([[A, jnp.zeros((half, size - half), L.dtype)], [B, C]])
 
 
-def inverse_from_factor(
-    L: Float[Array, "N N"], leaf: int = 64
-) -> Float[Array, "N N"]:
+def inverse_from_factor(L: Float[Array, "N N"], leaf: int = 64) -> Float[Array, "N N"]:
     """(L L')^-1 for a lower triangular L, by 2 x 2 blocks: most work is matmul.
 
     Zeros of L are not multiplied, and of what is symmetric one half is: 5/6 N^3 additions

@@ -39,13 +39,13 @@ from steingp import moves
 from steingp.corrected import NOWHERE, evaluate
 from steingp.densities import Density
 from steingp.modes import MOST_MODES
-from steingp.precision import float64
+from steingp.precision import float64, to_numpy
 from steingp.weights import log_sum, resample
 
 WIDTH = 2.0
 """Sd of the start, that of the prior being 1: modes in its tails count as well."""
 NUM_EXPLORERS = 256
-"""Particles that explore, rounded up to a multiple of those that move at once."""
+"""Particles that explore where that takes little time."""
 KEPT = 0.6
 """Share of the particles that the weights of a rise are worth."""
 SWEEPS = 3
@@ -99,6 +99,8 @@ class Exploration:
     positions: Float[np.ndarray, "P d"]
     values: Float[np.ndarray, " P"]
     """Log densities, not tempered; NaN before the first evaluation."""
+    scores: Float[np.ndarray, "P d"]
+    """Likewise."""
     beta: float
     log_evidence: float
     log_step: float
@@ -108,8 +110,13 @@ class Exploration:
     num_gradients: int
 
 
-def init(d: int, num_particles: int, seed: int) -> Exploration:
+def init(
+    d: int, num_particles: int, seed: int, num_explorers: int = NUM_EXPLORERS
+) -> Exploration:
     """Evenly spread draws from the start.
+
+    As many as a multiple of `num_particles`, which move at once, but at least
+    `num_explorers`.
 
     Example:
         >>> from steingp import tempering
@@ -118,7 +125,7 @@ def init(d: int, num_particles: int, seed: int) -> Exploration:
     """
     from scipy.stats import qmc  # which takes long to import
 
-    num = -(-NUM_EXPLORERS // num_particles) * num_particles
+    num = -(-num_explorers // num_particles) * num_particles
     points = qmc.Sobol(d, rng=np.random.default_rng([seed, 1]))
     uniform = points.random(1 << (num - 1).bit_length())[:num]
     starts = WIDTH * ndtri(uniform)
@@ -127,6 +134,7 @@ def init(d: int, num_particles: int, seed: int) -> Exploration:
         peaks=starts[:0],
         positions=starts,
         values=np.full(num, np.nan),
+        scores=np.full((num, d), np.nan),
         beta=0.0,
         log_evidence=0.0,
         log_step=-0.25 * float(np.log(d)),
@@ -144,9 +152,8 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     count = state.num_gradients
     if state.rises == 0:
         plain = Tempered(density, np.asarray(1.0), walls)
-        state = dataclasses.replace(
-            state, values=evaluate(plain, state.positions, J)[0]
-        )
+        values, scores = evaluate(plain, state.positions, J)
+        state = dataclasses.replace(state, values=values, scores=scores)
         count += num
     gain = state.values - _log_start(state.positions)
     gain = np.where(np.isfinite(gain), gain, -np.inf)
@@ -161,8 +168,9 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     chosen = resample(shares, len(shares), rng)
     positions = state.positions[chosen]
     tempered = Tempered(density, np.asarray(beta), walls)
-    values, scores = evaluate(tempered, positions, J)
-    count += num
+    values, scores = to_numpy(
+        _tempered(state.values[chosen], state.scores[chosen], positions, beta, walls)
+    )
     spread = positions.copy()  # whose covariance is the metric of all
     accepted = []
     for part in np.arange(num).reshape(-1, J):
@@ -174,15 +182,17 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
         )
         moved, info = _move(tempered, begun, seed)
         positions[part], values[part] = moved.positions, moved.values
+        scores[part] = moved.scores
         count += J * int(np.sum(info.num_gradients))
         accepted.append(np.mean(info.acceptance))
     # the step for the next rise, from how these moves were accepted
     log_step = state.log_step + float(np.clip(np.mean(accepted) - 0.8, -0.5, 0.1)) * 2.0
-    plain_values = (values - (1.0 - beta) * _log_start(positions)) / beta
+    rest = 1.0 - beta
     return dataclasses.replace(
         state,
         positions=positions,
-        values=plain_values,
+        values=(values - rest * _log_start(positions)) / beta,
+        scores=(scores + rest * positions / WIDTH**2) / beta,
         beta=beta,
         log_evidence=state.log_evidence + log_sum(log_weights) - np.log(num),
         log_step=log_step,
@@ -285,6 +295,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray]) -> Exploration:
         peaks=np.asarray(arrays["peaks"]),
         positions=np.asarray(arrays["positions"]),
         values=np.asarray(arrays["values"]),
+        scores=np.asarray(arrays["scores"]),
         beta=float(arrays["beta"]),
         log_evidence=float(arrays["log_evidence"]),
         log_step=float(arrays["log_step"]),
