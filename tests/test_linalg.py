@@ -183,17 +183,67 @@ def test_inverse_lower_around_the_default_leaf(size: int) -> None:
     np.testing.assert_allclose(inverse, np.linalg.inv(L), atol=1e-11)
 
 
+def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a backend, with blocks so small that there are some."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(linalg, "_CPU_LEAF", 8)
+    monkeypatch.setattr(linalg, "_GPU_LEAF", 8)
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 17, 31])
-@pytest.mark.parametrize("by", ["solves", "square"])
-def test_inverse_from_factor_around_the_leaf(size: int, by: str) -> None:
-    K = covariance(size)
-    L = jnp.asarray(np.linalg.cholesky(K))
-    if by == "solves":
-        inverse = linalg._inverse_by_solves(L, leaf=8)
-    else:  # as on a GPU
-        inverse = linalg._square_of_lower(linalg.inverse_lower(L, leaf=8), leaf=8)
-    np.testing.assert_allclose(inverse, np.linalg.inv(K), rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(inverse, inverse.T, atol=1e-9)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_solve_and_invert_around_the_leaf(
+    size: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    K, r = covariance(size), np.linspace(-1.0, 1.0, size)
+    small_blocks(backend, monkeypatch)
+    found = linalg.solve_and_invert(jnp.asarray(K), jnp.asarray(r), 0.0)
+    L, inverse = np.linalg.cholesky(K), np.linalg.inv(K)
+    np.testing.assert_allclose(found.factor, L, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(found.inverse, inverse, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.inverse, found.inverse.T, atol=1e-9)
+    np.testing.assert_allclose(found.white, np.linalg.solve(L, r), atol=1e-9)
+    np.testing.assert_allclose(found.pull, inverse @ r, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_solve_and_invert_adds_jitter_where_it_must(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(backend, monkeypatch)
+    three = jnp.stack([jnp.ones((20, 20)), jnp.eye(20), 2.0 * jnp.ones((20, 20))])
+    r = jnp.ones(20)
+    found = jax.vmap(lambda K: linalg.solve_and_invert(K, r, 0.0))(three)
+    assert all(np.all(np.isfinite(part)) for part in found)
+    np.testing.assert_array_equal(found.factor[1], np.eye(20))
+    for i, diagonal in ((0, 1.0), (2, 2.0)):
+        extra = float(jnp.sum(found.factor[i] ** 2, axis=1)[-1] - diagonal)
+        assert 0.0 < extra < 1e-3
+        alone = linalg.solve_and_invert(three[i], r, 0.0)
+        np.testing.assert_allclose(found.factor[i], alone.factor, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_derivatives_are_the_same_on_both_paths(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(backend, monkeypatch)
+    X, r = jnp.linspace(-2.0, 2.0, 19)[:, None], jnp.sin(jnp.linspace(0.0, 5.0, 19))
+
+    def density(z: jax.Array) -> jax.Array:
+        K = jnp.exp(-0.5 * linalg.squared_distances(X, X) / jnp.exp(z[0]))
+        return linalg.gaussian_log_density(r, linalg.add_diagonal(K, jnp.exp(z[1])))
+
+    def plain(z: jax.Array) -> jax.Array:
+        K = jnp.exp(-0.5 * linalg.squared_distances(X, X) / jnp.exp(z[0]))
+        K = linalg.add_diagonal(K, jnp.exp(z[1]) + linalg.DEFAULT_JITTER)
+        return plain_log_density(r, K)
+
+    z = jnp.array([[0.3, -1.0], [-0.5, 0.2]])
+    for derivative in (jax.grad, jax.hessian):
+        np.testing.assert_allclose(
+            jax.vmap(derivative(density))(z), jax.vmap(derivative(plain))(z), rtol=1e-7
+        )
 
 
 # --- Gaussian log density -------------------------------------------------------------

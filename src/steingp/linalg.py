@@ -7,6 +7,7 @@ mode and curvature all work.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ DEFAULT_JITTER = 1e-6
 """Added to the diagonal of every covariance matrix before it is factorised."""
 
 _RETRIES = 6
+_CPU_LEAF, _GPU_LEAF = 64, 256
+"""Rows of blocks that are not cut further."""
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 
@@ -154,22 +157,30 @@ def _cholesky(K: Array, jitter: Array) -> Array:
 
 @_one_by_one_on_cpu
 def _with_retries(K: Array, jitter: Array) -> Array:
-    def factorise(extra: Array) -> Array:
-        return _factorise(add_diagonal(K, jitter + extra))
+    def attempt(extra: Array) -> tuple[Array]:
+        return (_factorise(add_diagonal(K, jitter + extra)),)
 
-    def failed(carry: tuple[Array, Array, Array]) -> Array:
-        L, _, tries = carry
+    return _until_it_succeeds(attempt, K, jitter)[0]
+
+
+def _until_it_succeeds(
+    attempt: Callable[[Array], tuple[Array, ...]], K: Array, jitter: Array
+) -> Any:
+    """A factor, first of all that `attempt` makes, with as little extra as it takes."""
+
+    def failed(carry: tuple[tuple[Array, ...], Array, Array]) -> Array:
+        (L, *_), _, tries = carry
         return ~jnp.isfinite(L[-1, -1]) & (tries < _RETRIES)
 
-    def retry(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def retry(carry: tuple[tuple[Array, ...], Array, Array]) -> tuple:
         _, extra, tries = carry
-        return factorise(extra), 10.0 * extra, tries + 1
+        return attempt(extra), 10.0 * extra, tries + 1
 
-    first = factorise(jnp.zeros_like(jitter))
-    L, _, _ = jax.lax.while_loop(
+    first = attempt(jnp.zeros_like(jitter))
+    found, _, _ = jax.lax.while_loop(
         failed, retry, (first, 1e-8 * jnp.mean(jnp.diagonal(K)), jnp.array(0))
     )
-    return L
+    return found
 
 
 @_cholesky.defjvp
@@ -185,11 +196,15 @@ def _factorise_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _factor_tangent(L: Array, dK: Array) -> Array:
-    # dL = L Phi(L^-1 dK L^-T), Phi: the lower triangle with half the diagonal
-    # (Murray 2016, eq. 8). dK is symmetrised, so that only L's own triangle counts.
+    # dL = L Phi(L^-1 dK L^-T), Phi: the lower half (Murray 2016, eq. 8). dK is
+    # symmetrised, so that only L's own triangle counts.
     half = solve_lower(L, 0.5 * (dK + dK.T))
-    whole = solve_lower(L, half.T)
-    return L @ (jnp.tril(whole) - 0.5 * jnp.diag(jnp.diagonal(whole)))
+    return L @ _lower_half(solve_lower(L, half.T))
+
+
+def _lower_half(S: Array) -> Array:
+    """The lower triangle with half the diagonal."""
+    return jnp.tril(S) - 0.5 * jnp.diag(jnp.diagonal(S))
 
 
 def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"]:
@@ -203,15 +218,105 @@ def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"
     return jnp.block([[A, jnp.zeros((half, size - half), L.dtype)], [B, C]])
 
 
-def inverse_from_factor(L: Float[Array, "N N"], leaf: int = 64) -> Float[Array, "N N"]:
-    """(L L')^-1 for a lower triangular L, by 2 x 2 blocks: most work is matmul.
+class Solved(NamedTuple):
+    """A covariance, with jitter, factorised and inverted, and a residual r in it."""
 
-    Zeros of L are not multiplied, and of what is symmetric one half is: 5/6 N^3 additions
-    and multiplications on a CPU, where L^-1 and its square would take 8/3 N^3.
+    factor: Float[Array, "N N"]
+    """Lower L, as `cholesky` gives it."""
+    inverse: Float[Array, "N N"]
+    white: Float[Array, " N"]
+    """L^-1 r"""
+    pull: Float[Array, " N"]
+    """K^-1 r"""
+
+
+def solve_and_invert(
+    K: Float[Array, "N N"],
+    residual: Float[Array, " N"],
+    jitter: float | Float[Array, ""] = DEFAULT_JITTER,
+) -> Solved:
+    """Everything that a Gaussian log density and its gradient need of K + jitter I.
+
+    By 2 x 2 blocks, so that most work is matmul; of what is symmetric one half is
+    multiplied, and few zeros are. On a CPU LAPACK factorises; on a GPU, whose factors and
+    triangular solves are slow beside its products, so do blocks.
     """
+    jitter = jnp.asarray(jitter, K.dtype)
     if jax.default_backend() == "cpu":
-        return _inverse_by_solves(L, leaf)
-    return _square_of_lower(inverse_lower(L, leaf), leaf)
+        L = cholesky(K, jitter)
+        white = solve_lower(L, residual)
+        inverse = _inverse_by_solves(L, _CPU_LEAF)
+        return Solved(L, inverse, white, solve_lower_transposed(L, white))
+    L, W = _in_blocks_with_retries(K, jitter)
+    white = W @ residual
+    return Solved(L, _square_of_lower(W, _GPU_LEAF), white, W.T @ white)
+
+
+def _in_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
+    """L and L^-1."""
+    size = K.shape[-1]
+    if size <= leaf:
+        L = _factorise(K)
+        return L, solve_lower(L, jnp.eye(size, dtype=K.dtype))
+    half = size // 2
+    L_A, W_A = _in_blocks(K[:half, :half], leaf)
+    B = K[half:, :half] @ W_A.T
+    L_C, W_C = _in_blocks(K[half:, half:] - B @ B.T, leaf)
+    below = -W_C @ (B @ W_A)
+    zeros = jnp.zeros((half, size - half), K.dtype)
+    return (
+        jnp.block([[L_A, zeros], [B, L_C]]),
+        jnp.block([[W_A, zeros], [below, W_C]]),
+    )
+
+
+@jax.custom_jvp
+def _in_blocks_with_retries(K: Array, jitter: Array) -> tuple[Array, Array]:
+    """L and L^-1; as `cholesky`, with more jitter where it fails."""
+    return _attempts_in_blocks(K, jitter)
+
+
+@_in_blocks_with_retries.defjvp
+def _in_blocks_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    L, W = _in_blocks_with_retries(*primals)
+    dK = 0.5 * (tangents[0] + tangents[0].T)
+    half = _lower_half(W @ dK @ W.T)
+    return (L, W), (L @ half, -half @ W)
+
+
+@jax.custom_batching.custom_vmap
+def _attempts_in_blocks(K: Array, jitter: Array) -> tuple[Array, Array]:
+    def attempt(extra: Array) -> tuple[Array, Array]:
+        return _in_blocks(add_diagonal(K, jitter + extra), _GPU_LEAF)
+
+    return _until_it_succeeds(attempt, K, jitter)
+
+
+@_attempts_in_blocks.def_vmap
+def _attempts_of_many(
+    num: int, batched: list[bool], K: Array, jitter: Array
+) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    """All at once without retries; then those that failed, one after the other.
+
+    A loop over the batch would repeat it all for the sake of one matrix.
+    """
+    K = K if batched[0] else jnp.broadcast_to(K, (num, *K.shape))
+    jitter = jitter if batched[1] else jnp.broadcast_to(jitter, (num,))
+
+    def once(K: Array, jitter: Array) -> tuple[Array, Array]:
+        return _in_blocks(add_diagonal(K, jitter), _GPU_LEAF)
+
+    L, W = jax.vmap(once)(K, jitter)
+    failed = ~jnp.isfinite(L[:, -1, -1])
+
+    def mend(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        L, W, failed = carry
+        i = jnp.argmax(failed)
+        own_L, own_W = _attempts_in_blocks(K[i], jitter[i])
+        return L.at[i].set(own_L), W.at[i].set(own_W), failed.at[i].set(False)
+
+    L, W, _ = jax.lax.while_loop(lambda carry: carry[2].any(), mend, (L, W, failed))
+    return (L, W), (True, True)
 
 
 def _inverse_by_solves(L: Array, leaf: int) -> Array:
@@ -253,25 +358,24 @@ def gaussian_log_density(
 
 @jax.custom_jvp
 def _gaussian_log_density(residual: Array, K: Array, jitter: Array) -> Array:
-    return _gaussian_from_factor(residual, cholesky(K, jitter))[0]
+    L = cholesky(K, jitter)
+    return _from_white(solve_lower(L, residual), L)
 
 
-def _gaussian_from_factor(residual: Array, L: Array) -> tuple[Array, Array]:
-    """The log density by its formula, and a' L for the gradient."""
-    white = solve_lower(L, residual)
+def _from_white(white: Array, L: Array) -> Array:
     log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
-    return -0.5 * white @ white - log_det - 0.5 * len(residual) * _LOG_2PI, white
+    return -0.5 * white @ white - log_det - 0.5 * len(white) * _LOG_2PI
 
 
 @_gaussian_log_density.defjvp
 def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     residual, K, jitter = primals
     d_residual, dK, _ = tangents
-    L = cholesky(K, jitter)
-    value, white = _gaussian_from_factor(residual, L)
-    a = solve_lower_transposed(L, white)
-    half_slope = 0.5 * (a[:, None] * a[None, :] - inverse_from_factor(L))
-    return value, jnp.sum(half_slope * dK) - a @ d_residual
+    found = solve_and_invert(K, residual, jitter)
+    a = found.pull
+    half_slope = 0.5 * (a[:, None] * a[None, :] - found.inverse)
+    slope = jnp.sum(half_slope * dK) - a @ d_residual
+    return _from_white(found.white, found.factor), slope
 
 
 @contextmanager

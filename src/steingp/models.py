@@ -50,7 +50,7 @@ from steingp.targets.collapsed import RULES
 _SAMPLED = 10_000
 """Rows of a stream among which inducing points are chosen."""
 _WORKING_FLOATS = 2**28
-"""About how many numbers the particles scored at once may need (2 GiB)."""
+"""About how many numbers the particles scored at once may need on a CPU (2 GiB)."""
 
 
 class SteinGP:
@@ -379,7 +379,7 @@ class SteinGP:
         if isinstance(self.target, Titsias):
             rows = min(rows, self.target.block_rows or rows)
         size = self.matrix_size
-        return max(1, _WORKING_FLOATS // (8 * size * max(size, rows)))
+        return max(1, working_floats() // (8 * size * max(size, rows)))
 
     @property
     def matrix_size(self) -> int:
@@ -532,6 +532,14 @@ _EXAMPLES = {
     "likelihood": "likelihoods.Bernoulli()",
     "mean": "means.Constant()",
 }
+
+
+def working_floats() -> int:
+    """How many numbers the particles scored at once may need: on a GPU half its memory."""
+    stats = None if jax.default_backend() == "cpu" else jax.devices()[0].memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return _WORKING_FLOATS
+    return int(stats["bytes_limit"]) // 16
 
 
 def _block_rows(num_inducing: int) -> int:
