@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INTEROP := .venv-interop
+BENCH := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-interop real-data evaluate calibration clean
+.PHONY: help demo test check format test-interop real-data evaluate calibration bench clean
 
 help:
 	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
@@ -14,6 +15,7 @@ help:
 	@echo "make test-interop  test GPflow kernels in an environment of their own"
 	@echo "make evaluate      compare the default fit with NUTS and grids (needs STEINGP_DATA)"
 	@echo "make calibration   rank truths among draws of 3 x 1000 fits (hours on a CPU)"
+	@echo "make bench         time fits and gradients beside GPflow, GPyTorch and NUTS (hours)"
 	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
 
 demo: $(VENV)/installed
@@ -47,6 +49,10 @@ calibration: $(VENV)/installed
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/calibration.py --page
 
+bench: $(BENCH)/installed
+	$(BENCH)/bin/python benchmarks/bench.py
+	$(BENCH)/bin/python benchmarks/bench.py --page
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -69,5 +75,12 @@ $(INTEROP)/installed: pyproject.toml tests_interop/requirements.txt
 	$(INTEROP)/bin/python -m pip install -q --disable-pip-version-check --no-deps gpflow
 	@touch $@
 
+$(BENCH)/installed: pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install -q --disable-pip-version-check -e . \
+	    -r benchmarks/requirements.txt
+	$(BENCH)/bin/python -m pip install -q --disable-pip-version-check --no-deps gpflow
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(INTEROP) demo-output
+	rm -rf $(VENV) $(INTEROP) $(BENCH) demo-output

@@ -1,0 +1,158 @@
+"""docs/speed.md from results/bench-*.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+
+TEXT = """# What a fit costs
+
+Made by `make bench` from `results/bench-*.json`. Contenders run alternately on one machine,
+compilation apart; medians over repeats, and in brackets the smallest and largest. Ratios
+are of medians.
+"""
+
+MACHINE = """
+# {device}
+
+{cpu}, {cores} cores; python {python}; {versions}; {date}.
+"""
+
+FITS = """
+## Finished fits
+
+Seconds of the default fit beside 1000 steps of Adam (rate 0.05) to a point estimate by
+GPflow and GPyTorch, and NUTS on our density (4 chains of 500 + 500, vectorized, dense
+mass); mean log density of the test rows (70/30 split, squared exponential, ARD) below each.
+`first` is our first fit of that shape in a new process, with compilation and imports.
+
+```
+{table}
+```
+"""
+
+GRADIENTS = """
+## Gradients
+
+Milliseconds of one SVGD step of J particles, and of one point's gradient by the rivals.
+The floor is LAPACK's potrf + potri for every particle on all cores (on a GPU: N^3 at the
+measured rate of dgemm), and the last column the step over it.
+
+```
+{table}
+```
+"""
+
+STREAMS = """
+## Minibatches
+
+Milliseconds of a step of J particles, each with its q(u), batches of 256 rows; GPflow's
+SVGP is one fit and would have to be run J times. Peak memory is of the whole process.
+
+```
+{table}
+```
+"""
+
+
+def middle(line: dict[str, Any] | None, name: str, scale: float = 1.0) -> float:
+    if line is None or name not in line.get("runs", {}):
+        return float("nan")
+    return scale * float(np.median(line["runs"][name]))
+
+
+def spread(line: dict[str, Any] | None, name: str, scale: float = 1.0) -> str:
+    if line is None or name not in line.get("runs", {}):
+        return "-"
+    values = scale * np.array(line["runs"][name], float)
+    return f"{np.median(values):.3g} ({values.min():.3g}-{values.max():.3g})"
+
+
+def find(lines: list[dict], contender: str, **about: Any) -> dict[str, Any] | None:
+    for line in lines:
+        same = all(line.get(name) == value for name, value in about.items())
+        if line["contender"] == contender and same:
+            return line
+    return None
+
+
+def fit_table(lines: list[dict]) -> str:
+    ours = [d for d in lines if d["task"] == "fit" and d["contender"] == "steingp"]
+    rows = [f"{'set':14s}{'first':>7s}" + "".join(
+        f"{name:>22s}" for name in ("steingp", "GPflow", "GPyTorch", "NUTS")
+    )]  # fmt: skip
+    for line in ours:
+        each = [
+            find(lines, name, task="fit", data=line["data"])
+            for name in ("steingp", "GPflow", "GPyTorch", "NUTS")
+        ]
+        cells = "".join(f"{spread(one, 'seconds'):>22s}" for one in each)
+        rows.append(
+            f"{line['data']:14s}{line.get('first_seconds', np.nan):7.1f}{cells}"
+        )
+        scores = "".join(f"{middle(one, 'log_density'):22.4f}" for one in each)
+        rows.append(f"{'':21s}{scores}")
+    return "\n".join(rows)
+
+
+def gradient_table(lines: list[dict]) -> str:
+    head = f"{'N':>6s}{'J':>5s}{'D':>4s}{'M':>5s}{'steingp step':>24s}"
+    rows = [head + f"{'GPflow':>20s}{'GPyTorch':>20s}{'floor':>9s}{'ratio':>7s}"]
+    for line in lines:
+        if line["task"] != "gradient" or line["contender"] != "steingp":
+            continue
+        about = {k: line[k] for k in ("rows", "columns")}
+        same = {"task": "gradient", "inducing": line.get("inducing"), **about}
+        rivals = [find(lines, name, **same) for name in ("GPflow", "GPyTorch")]
+        J = line["particles"]
+        floor = J * middle(
+            find(lines, "floor", task="gradient", rows=line["rows"]),
+            "seconds_per_gradient", 1e3,
+        )  # fmt: skip
+        if line.get("inducing"):
+            floor = float("nan")
+        step = middle(line, "seconds_per_step", 1e3)
+        rows.append(
+            f"{line['rows']:6d}{J:5d}{line['columns']:4d}{line.get('inducing') or '':>5}"
+            f"{spread(line, 'seconds_per_step', 1e3):>24s}"
+            + "".join(
+                f"{spread(one, 'seconds_per_gradient', 1e3):>20s}" for one in rivals
+            )
+            + f"{floor:9.3g}{step / floor:7.2f}"
+        )
+    return "\n".join(rows)
+
+
+def stream_table(lines: list[dict]) -> str:
+    rows = [f"{'who':10s}{'from':8s}{'J':>4s}{'M':>5s}{'step':>22s}{'peak GiB':>10s}"]
+    for line in lines:
+        if line["task"] == "stream":
+            J = line["particles"] if line["contender"] == "steingp" else 1
+            rows.append(
+                f"{line['contender']:10s}{line['from']:8s}{J:4d}{line['inducing']:5d}"
+                f"{spread(line, 'seconds_per_step', 1e3):>22s}"
+                f"{middle(line, 'peak_gib'):10.2f}"
+            )
+    return "\n".join(rows)
+
+
+def write(paths: list[Path], page: Path = PAGE) -> None:
+    """The page, from the results of one machine or several."""
+    text = TEXT
+    for path in paths:
+        found = json.loads(path.read_text())
+        versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
+        text += MACHINE.format(**found | {"versions": versions})
+        lines = found["lines"]
+        for task, part, table in (
+            ("fit", FITS, fit_table),
+            ("gradient", GRADIENTS, gradient_table),
+            ("stream", STREAMS, stream_table),
+        ):
+            if any(line["task"] == task for line in lines):
+                text += part.format(table=table(lines))
+    page.write_text(text)
+    print(text)
