@@ -9,52 +9,56 @@ from typing import Any
 import jax
 import numpy as np
 
-out, *processes = sys.argv[1:]
-if processes:
-    address, num, process = processes
-    jax.distributed.initialize(address, int(num), int(process))
-
-import steingp as sg  # noqa: E402
-from steingp.fitting import Fit  # noqa: E402
-
-rng = np.random.default_rng(0)
-X = rng.uniform(-2, 2, (41, 2))
-y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=41)
-counts = rng.poisson(np.exp(y)).astype(float)
-kernel = sg.kernels.SquaredExponential
-MODELS = {
-    "dense": sg.SteinGP((X, y), kernel()),
-    "counts": sg.SteinGP((X, counts), kernel(), sg.likelihoods.Poisson()),
-    "sparse": sg.SteinGP((X, y), kernel(), inducing=8),
-}
-found: dict[str, Any] = {"devices": len(jax.devices())}
+import steingp as sg
+from steingp.fitting import Fit
 
 
-def scores(name: str, mesh: Any) -> np.ndarray:
-    run = Fit(MODELS[name], num_particles=6, explore=False, mesh=mesh)
+def models() -> dict[str, sg.SteinGP]:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (41, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=41)
+    counts = rng.poisson(np.exp(y)).astype(float)
+    kernel = sg.kernels.SquaredExponential
+    return {
+        "dense": sg.SteinGP((X, y), kernel()),
+        "counts": sg.SteinGP((X, counts), kernel(), sg.likelihoods.Poisson()),
+        "sparse": sg.SteinGP((X, y), kernel(), inducing=8),
+        "minibatched": sg.SteinGP((X, y), kernel(), inducing=8, batch_size=10),
+    }
+
+
+def scores(model: sg.SteinGP, mesh: Any) -> np.ndarray:
+    run = Fit(model, num_particles=6, explore=False, mesh=mesh)
     values, scores = run.evaluate(run.state.particles)
     return np.column_stack([values, scores])
 
 
-def draws(mesh: Any) -> np.ndarray:
-    run = Fit(MODELS["dense"], num_particles=6, explore=False, mesh=mesh)
+def draws(model: sg.SteinGP, mesh: Any) -> np.ndarray:
+    run = Fit(model, num_particles=6, explore=False, mesh=mesh)
     run.run(progress=False, callback=lambda state: state.sweeps >= 5)
     return run.state.draws
 
 
-def minibatched(mesh: Any) -> np.ndarray:
-    model = sg.SteinGP((X, y), kernel(), inducing=8, batch_size=10)
+def minibatched(model: sg.SteinGP, mesh: Any) -> np.ndarray:
     posterior = sg.fit(model, num_particles=6, num_steps=20, mesh=mesh, progress=False)
-    return posterior.predict_f(X[:5]).mean
+    return posterior.predict_f(model.data.X[:5]).mean
 
 
-whole = sg.devices.mesh()
-for kind, mesh in (("one", None), ("mesh", whole)):
-    for name in MODELS:
-        found[f"{kind}.{name}"] = scores(name, mesh)
-    found[f"{kind}.draws"] = draws(mesh)
-    found[f"{kind}.minibatched"] = minibatched(mesh)
-found["mesh.rows"] = scores("sparse", sg.devices.mesh(rows=2))
-if not processes or process == "0":
-    np.savez(out, **found)
-print("done")
+def main(out: str, *processes: str) -> None:
+    if processes:
+        address, num, process = processes
+        jax.distributed.initialize(address, int(num), int(process))
+    of = models()
+    found: dict[str, Any] = {"devices": len(jax.devices())}
+    for kind, mesh in (("one", None), ("mesh", sg.devices.mesh())):
+        for name in ("dense", "counts", "sparse"):
+            found[f"{kind}.{name}"] = scores(of[name], mesh)
+        found[f"{kind}.draws"] = draws(of["dense"], mesh)
+        found[f"{kind}.minibatched"] = minibatched(of["minibatched"], mesh)
+    found["mesh.rows"] = scores(of["sparse"], sg.devices.mesh(rows=2))
+    if not processes or processes[-1] == "0":
+        np.savez(out, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -11,7 +11,16 @@ from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from steingp import SteinGP, data, fixed, kernels, likelihoods, means, targets
+from steingp import (
+    SteinGP,
+    batches,
+    data,
+    fixed,
+    kernels,
+    likelihoods,
+    means,
+    targets,
+)
 
 rng = np.random.default_rng(7)
 X = rng.normal(size=(25, 2))
@@ -218,7 +227,7 @@ def test_masked_rows_do_not_count() -> None:
     model = model_of("Poisson", inducing=X[:6], latents="joint")
     z = particle_of(model, seed=7)
     some = data.Batch(*(column[:9] for column in batch_of(model)))
-    padded = data._pad(*(np.asarray(c) for c in some[:3]), size=14)
+    padded = batches._pad(*(np.asarray(c) for c in some[:3]), size=14)
     np.testing.assert_allclose(
         model.target(z, some), model.target(z, jax.tree.map(jnp.asarray, padded))
     )
