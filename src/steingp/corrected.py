@@ -371,16 +371,20 @@ def evaluate(
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]]:
     """Log densities and scores of any number of positions.
 
-    By SVGD steps that stay where they are: what a run needs anyway is compiled once.
+    As many at a time as move together, and of a density that is compiled by SVGD steps
+    that stay where they are: what a run needs anyway is compiled once.
     """
-    if not density.compiled:
-        return to_numpy(density(jnp.asarray(positions)))
     missing = -len(positions) % num_particles
     filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
     parts = filled.reshape(-1, num_particles, positions.shape[1])
     rest = init(parts[0])
     found = jax.device_get(
-        [_step(density, part, rest.scored, rest.optimiser)[1] for part in parts]
+        [
+            _step(density, part, rest.scored, rest.optimiser)[1]
+            if density.compiled
+            else density(part)
+            for part in parts
+        ]
     )
     values, scores = (np.concatenate(part) for part in zip(*found, strict=True))
     return values[: len(positions)], scores[: len(positions)]
