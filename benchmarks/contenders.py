@@ -98,7 +98,6 @@ def ours_gradient(task: dict[str, Any]) -> Measure:
     import steingp as sg
     from steingp import corrected
     from steingp.fitting import Fit
-    from steingp.linalg import blas_suited_to
     from steingp.precision import float64
 
     rows = rows_of(task)
@@ -126,7 +125,7 @@ def ours_gradient(task: dict[str, Any]) -> Measure:
                 corrected._step(density, positions, scored, state.optimiser)
             )
 
-        with blas_suited_to(model.matrix_size):
+        with run.blas():
             step()
             return {
                 "seconds_per_step": per_call(step),

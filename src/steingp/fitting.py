@@ -9,6 +9,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
@@ -183,7 +184,7 @@ class Fit:
         began = time.perf_counter()
         self._reopen()
         with (
-            blas_suited_to(self.model.matrix_size),
+            self.blas(),
             progress_bar(int(self.wanted), progress, "SVGD", "...") as show,
         ):
             try:
@@ -379,12 +380,21 @@ class Fit:
         at_once = self.model.particles_at_once
         if self._mesh is not None and num_rows_shards(self._mesh) > 1:
             return RowsOverDevices(self.density, self._shares, at_once, self._mesh)
-        if self._mesh is None and jax.default_backend() == "cpu":
+        if self._on_threads:
             num_threads = num_cores() if self.model.matrix_size >= _SMALL else 1
             return OnThreads(
                 self.density, self.data, len(self.state.particles), num_threads
             )
         return OfOne(self.density, self.data, at_once, self._mesh)
+
+    @property
+    def _on_threads(self) -> bool:
+        return self._mesh is None and jax.default_backend() == "cpu"
+
+    def blas(self) -> AbstractContextManager[None]:
+        """As many threads of BLAS as suit this fit, while it computes."""
+        own = self._on_threads and self.model.stream is None
+        return blas_suited_to(self.model.matrix_size, own_threads=own)
 
     def _begin_inner_iterations_here(self) -> None:
         """Sites of the mean particle as start of every inner iteration of a stage."""
@@ -448,12 +458,12 @@ class Fit:
         """Log densities and scores of positions (S, d)."""
         walls = tempering.no_walls(self.state.particles.shape[1])
         density = Tempered(self.scored(), np.asarray(1.0), walls)
-        with blas_suited_to(self.model.matrix_size):
+        with self.blas():
             return corrected.evaluate(density, positions, len(self.state.particles))
 
     def inner_change(self, positions: np.ndarray) -> np.ndarray:
         """How far the last iteration moved q(f) at each position, in sds of f."""
-        with blas_suited_to(self.model.matrix_size):
+        with self.blas():
             return np.array(
                 [
                     flat.solve_inner(self.density, jnp.asarray(z), self.data)[1]

@@ -379,12 +379,13 @@ def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, A
 
 
 @contextmanager
-def blas_suited_to(size: int) -> Iterator[None]:
-    """One BLAS thread while matrices are small, where threads contend for little work.
+def blas_suited_to(size: int, *, own_threads: bool = False) -> Iterator[None]:
+    """One BLAS thread while matrices are small, or where we have threads of our own.
 
-    The bound of 500 rows is a guess that has not been tuned by measurement.
+    Threads of BLAS contend for little work, and with ours for the same cores. The bound
+    of 500 rows is a guess that has not been tuned by measurement.
     """
-    if size > 500:
+    if size > 500 and not own_threads:
         yield
         return
     with threadpool_limits(limits=1, user_api="blas"):

@@ -11,7 +11,6 @@ from steingp.corrected import State
 from steingp.diagnostics import NUM_SCORED, Verdict
 from steingp.evidence import Evidence, log_mass_near, rough_log_mass
 from steingp.fitting import Fit
-from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.posterior import FEWEST_DRAWS, FitReport, Mode, Posterior
 from steingp.precision import float64, to_numpy
@@ -155,7 +154,7 @@ def _weights(
         return None, None, 0.0
     if any(state.stage != "done" for state in run.states) or len(kept) < 25:
         return None, None, 0.0
-    with blas_suited_to(run.model.matrix_size):
+    with run.blas():
         errors = flat.log_errors(run.density, kept, run.seed, run.data)
     if not np.all(np.isfinite(errors)):
         return None, float("inf"), 0.0
