@@ -88,6 +88,8 @@ class OnThreads:
         self._arrays, rest = eqx.partition((log_density, data), eqx.is_array)
         leaves, structure = jax.tree.flatten(rest)
         self._rest = _Rest(tuple(leaves), structure)
+        shapes = tuple(np.shape(array) for array in jax.tree.leaves(self._arrays))
+        self._program = (self._rest, jax.tree.structure(self._arrays), shapes)
         self._piece = -(-num_positions // num_threads)
         self._num_threads = num_threads
 
@@ -105,9 +107,8 @@ class OnThreads:
         return values[: len(z)], scores[: len(z)]
 
     def _at_the_same_time(self, pieces: list[np.ndarray]) -> list:
-        program = (self._rest, jax.tree.structure(self._arrays), pieces[0].shape)
-        rest = pieces
-        scored = []
+        program = (self._program, pieces[0].shape)
+        scored, rest = [], pieces
         if program not in _known:  # compiled once, not by every thread
             scored, rest = [self._score(pieces[0])], pieces[1:]
             _known.add(program)
