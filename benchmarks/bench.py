@@ -1,13 +1,14 @@
 """What a full posterior costs beside point estimates and NUTS, on this machine.
 
     python benchmarks/bench.py [fits gradients streams] [--repeats 5] [--quick]
-        [--out results/bench-cpu.json]
+        [--sets servo boston] [--only steingp GPflow] [--out results/bench-cpu.json]
     python benchmarks/bench.py --page
 
-Every contender (benchmarks/contenders.py) is a process of its own; on each task all of
-them first run once, which compiles, and are then timed alternately. Medians and spreads
-are over repeats. Results are written after every task; a task that is in the file already
-is left out, so that a run which was stopped goes on.
+Every contender (benchmarks/contenders.py) is a process of its own, and but for gradients
+a new one for every task; on each task all of them first run once, which compiles, and are
+then timed alternately. Medians and spreads are over repeats. Results are written after
+every task; a task that is in the file already is left out, so that a run which was stopped
+goes on.
 
 Parts:
     fits       default fits of eight UCI sets beside GPflow and GPyTorch (1000 steps of
@@ -28,6 +29,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +50,8 @@ SETS = (
     "concrete",
     "airfoil",
 )
+LONG = 300.0
+"""Seconds of a task after which it is not repeated more than twice."""
 PACKAGES = ("steingp", "jax", "numpyro", "gpflow", "tensorflow", "gpytorch", "torch")
 
 
@@ -76,33 +80,46 @@ class Contender:
         self._process.wait()
 
 
-@contextlib.contextmanager
-def contending(names: list[str]) -> Iterator[list[Contender]]:
-    started = [Contender(name) for name in names]
-    try:
-        yield started
-    finally:
-        for contender in started:
+class Crew:
+    """Contenders at work, each started when it is first asked."""
+
+    def __init__(self) -> None:
+        self._at_work: dict[str, Contender] = {}
+
+    def __getitem__(self, name: str) -> Contender:
+        if name not in self._at_work:
+            self._at_work[name] = Contender(name)
+        return self._at_work[name]
+
+    def stop(self) -> None:
+        for contender in self._at_work.values():
             contender.stop()
+        self._at_work = {}
 
 
-def measure(task: dict[str, Any], names: list[str], repeats: int) -> list[dict]:
-    """All contenders on one task, alternately; one line for each."""
+def measure(
+    task: dict[str, Any], names: list[str], repeats: int, crew: Crew
+) -> list[dict]:
+    """All contenders on one task, alternately; one line for each.
+
+    A task that takes long is repeated less often, twice at least.
+    """
     lines = []
-    with contending(names) as contenders:
-        able: list[tuple[Contender, dict[str, Any]]] = []
-        for contender in contenders:
-            line = {"contender": contender.name, **task}
-            line |= contender.ask(json.dumps(task))
-            lines.append(line)
-            if "error" not in line:
-                able.append((contender, line))
+    able: list[tuple[Contender, dict[str, Any]]] = []
+    began = time.perf_counter()
+    for name in names:
+        line = {"contender": name, **task} | crew[name].ask(json.dumps(task))
+        lines.append(line)
+        if "error" not in line:
+            able.append((crew[name], line))
+        show(line)
+    for repeat in range(repeats):
+        if repeat >= 2 and time.perf_counter() - began > LONG:
+            break
+        for contender, line in able:
+            for name, value in contender.ask("again").items():
+                line.setdefault("runs", {}).setdefault(name, []).append(value)
             show(line)
-        for _ in range(repeats):
-            for contender, line in able:
-                for name, value in contender.ask("again").items():
-                    line.setdefault("runs", {}).setdefault(name, []).append(value)
-                show(line)
     return lines
 
 
@@ -208,6 +225,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["gradients", "fits", "streams"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try it")
+    parser.add_argument("--sets", nargs="*", help="fits of these data alone")
     parser.add_argument("--only", nargs="*", help="these contenders alone")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--page", action="store_true", help="make docs/speed.md")
@@ -221,14 +239,20 @@ def main() -> None:
     out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
     lines = json.loads(out.read_text())["lines"] if out.exists() else []
     done = {key(line) for line in lines}
+    crew = Crew()
     for part in asked.parts:
         for task, names in tasks(part, asked.quick, about["gpu"]):
+            if asked.sets and task.get("data") not in asked.sets:
+                continue
             names = [n for n in names if not asked.only or n in asked.only]
             names = [n for n in names if key({"contender": n, **task}) not in done]
             if names:
-                lines += measure(task, names, asked.repeats)
+                lines += measure(task, names, asked.repeats, crew)
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+            if part != "gradients":
+                crew.stop()
+        crew.stop()
 
 
 if __name__ == "__main__":

@@ -182,7 +182,12 @@ class Mixing(NamedTuple):
 
     @property
     def smallest_size(self) -> float:
-        return float(min(np.min(self.mean_size), np.min(self.square_size)))
+        """Independent draws that would tell every mean and every sd as well.
+
+        n of them tell a Gaussian's mean to 1 / sqrt(n) sds and its sd to 1 / sqrt(2 n),
+        so for the spread half as many are enough.
+        """
+        return float(min(np.min(self.mean_size), 2.0 * np.min(self.square_size)))
 
     @property
     def largest_rhat(self) -> float:
