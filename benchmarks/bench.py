@@ -167,10 +167,9 @@ def tasks(part: str, quick: bool, on_gpu: bool) -> Iterator[tuple[dict, list[str
                 "inducing": M,
             }, ["steingp"]  # fmt: skip
     else:
-        folder = Path(os.environ["STEINGP_DATA"]) / "air_quality"
         base = {
             "task": "stream",
-            "file": str(folder / "netherlands_hourly_2020.csv.gz"),
+            "file": "air_quality/netherlands_hourly_2020.csv.gz",
             "target": "no2",
             "inputs": ["longitude", "latitude", "hour"],
             "inducing": 20 if quick else 600,
@@ -180,7 +179,7 @@ def tasks(part: str, quick: bool, on_gpu: bool) -> Iterator[tuple[dict, list[str
         }
         if quick:
             base |= {
-                "file": str(folder / "aurn_uk_daily_2020.csv.gz"),
+                "file": "air_quality/aurn_uk_daily_2020.csv.gz",
                 "inputs": ["longitude", "latitude", "day"],
             }
         yield base | {"from": "memory"}, ["steingp", *rivals[:-1]]

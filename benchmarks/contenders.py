@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,10 @@ def rows_of(task: dict[str, Any]) -> Rows:
     X = rng.normal(size=(task["rows"], task["columns"]))
     y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=len(X))
     return Rows(X, y, X[:10], y[:10])
+
+
+def path_of(task: dict[str, Any]) -> Path:
+    return Path(os.environ["STEINGP_DATA"]) / task["file"]
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -141,13 +146,13 @@ def ours_stream(task: dict[str, Any]) -> Measure:
     """Steps of a minibatched sparse model, after a first run compiled them."""
     import steingp as sg
 
-    data: Any = task["file"]
+    data: Any
     if task["from"] == "disk":
-        data = sg.RowsOnDisk(task["file"], task["target"], task["inputs"])
+        data = sg.RowsOnDisk(path_of(task), task["target"], task["inputs"])
     else:
         import pandas as pd
 
-        table = pd.read_csv(task["file"])
+        table = pd.read_csv(path_of(task))
         data = (table[task["inputs"]].to_numpy(), table[task["target"]].to_numpy())
     model = sg.SteinGP(
         data, sg.kernels.Matern32(), inducing=task["inducing"],
@@ -256,7 +261,7 @@ def gpflow_stream(task: dict[str, Any]) -> Measure:
     import tensorflow as tf
     import tf_keras
 
-    table = pd.read_csv(task["file"])
+    table = pd.read_csv(path_of(task))
     X, y = table[task["inputs"]].to_numpy(), table[[task["target"]]].to_numpy()
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean(0)) / y.std(0)
     Z = X[np.random.default_rng(0).choice(len(X), task["inducing"], replace=False)]
