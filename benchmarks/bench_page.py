@@ -27,11 +27,14 @@ FITS = """
 Seconds of the default fit beside 1000 steps of Adam (rate 0.05) to a point estimate by
 GPflow and GPyTorch, and NUTS on our density (4 chains of 500 + 500, vectorized, dense
 mass); mean log density of the test rows (70/30 split, squared exponential, ARD) below each.
-`first` is our first fit of that shape in a new process, with compilation and imports.
+`first` is our first fit of that shape in a new process, with compilation and imports;
+`GPflow` and `NUTS` on the right are our seconds over GPflow's, and NUTS's over ours.
 
 ```
 {table}
 ```
+
+{shortfalls}
 """
 
 GRADIENTS = """
@@ -83,19 +86,45 @@ def fit_table(lines: list[dict]) -> str:
     ours = [d for d in lines if d["task"] == "fit" and d["contender"] == "steingp"]
     rows = [f"{'set':14s}{'first':>7s}" + "".join(
         f"{name:>22s}" for name in ("steingp", "GPflow", "GPyTorch", "NUTS")
-    )]  # fmt: skip
+    ) + f"{'GPflow':>8s}{'NUTS':>7s}"]  # fmt: skip
     for line in ours:
         each = [
             find(lines, name, task="fit", data=line["data"])
             for name in ("steingp", "GPflow", "GPyTorch", "NUTS")
         ]
         cells = "".join(f"{spread(one, 'seconds'):>22s}" for one in each)
+        own, point, _, chains = (middle(one, "seconds") for one in each)
         rows.append(
             f"{line['data']:14s}{line.get('first_seconds', np.nan):7.1f}{cells}"
+            f"{own / point:8.2f}{chains / own:7.1f}"
         )
         scores = "".join(f"{middle(one, 'log_density'):22.4f}" for one in each)
         rows.append(f"{'':21s}{scores}")
     return "\n".join(rows)
+
+
+def shortfalls(lines: list[dict]) -> str:
+    """What the aims are, and which sets miss them."""
+    slower, worse, near_chains = [], [], []
+    for line in lines:
+        if line["task"] != "fit" or line["contender"] != "steingp":
+            continue
+        name = line["data"]
+        point, chains = (
+            find(lines, who, task="fit", data=name) for who in ("GPflow", "NUTS")
+        )
+        if middle(line, "seconds") > middle(point, "seconds"):
+            slower.append(name)
+        if middle(line, "log_density") < middle(point, "log_density"):
+            worse.append(name)
+        if middle(chains, "seconds") < 10.0 * middle(line, "seconds"):
+            near_chains.append(name)
+    return (
+        f"Slower than GPflow: {', '.join(slower) or 'none'}. "
+        f"Predicts worse than GPflow: {', '.join(worse) or 'none'}. "
+        "Less than 10 times faster than NUTS, where that was run: "
+        f"{', '.join(near_chains) or 'none'}."
+    )
 
 
 def gradient_table(lines: list[dict]) -> str:
@@ -146,6 +175,8 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
         found = json.loads(path.read_text())
         versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
         text += MACHINE.format(**found | {"versions": versions})
+        if "notes" in found:
+            text += f"\n{found['notes']}\n"
         lines = found["lines"]
         for task, part, table in (
             ("fit", FITS, fit_table),
@@ -153,6 +184,6 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
             ("stream", STREAMS, stream_table),
         ):
             if any(line["task"] == task for line in lines):
-                text += part.format(table=table(lines))
+                text += part.format(table=table(lines), shortfalls=shortfalls(lines))
     page.write_text(text)
     print(text)

@@ -238,6 +238,46 @@ def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
     assert num_walled > 0
 
 
+@pytest.mark.parametrize(("lower", "left"), [(40.0, 1), (8.0, 2)])
+def test_modes_that_can_have_no_mass_are_given_up(lower: float, left: int) -> None:
+    run = Fit(references.problem("sine").model("auto"), seed=0, explore=False)
+    rng = np.random.default_rng(0)
+    run.modes = modes.ONE.cut(0, Gap(np.array([1.0, 0.0, 0.0]), 0.0))
+    run.states = [
+        dataclasses.replace(
+            corrected.started(z, value - 0.5 * np.sum((z - middle) ** 2, axis=1), z),
+            num_gradients=100,
+        )
+        for middle, value in ((-4.0, -lower), (4.0, 0.0))
+        for z in [middle + rng.normal(size=(20, 3))]
+    ]
+    run._drop_negligible((0, 1))
+    assert len(run.states) == run.modes.num_modes == left
+    assert sum(state.num_gradients for state in run.states) == 200
+    assert np.all(run.states[-1].particles.mean(axis=0) > 2.0)
+
+
+def test_particles_left_behind_in_a_low_mode_do_not_get_a_run() -> None:
+    def low_and_high(z: Any, _: Any) -> Any:
+        apart = (z - jnp.array([[-3.0], [3.0]])) / 0.3
+        return jax.nn.logsumexp(
+            -0.5 * jnp.sum(apart**2, axis=1) + jnp.array([0.0, 25.0])
+        )
+
+    run = Fit(references.problem("sine").model("auto"), seed=0, explore=False)
+    run.scored = lambda: OfOne(low_and_high, None)  # type: ignore[method-assign]
+    rng = np.random.default_rng(0)
+    sides = np.where(np.arange(20) < 8, -3.0, 3.0)[:, None]
+    run.states = [corrected.init(sides + 0.1 * rng.normal(size=(20, 3)))]
+    most = 0
+    while run.state.stage != "collecting":
+        run._advance()
+        most = max(most, len(run.states))
+    assert most == 1
+    assert run.state.moves is not None
+    assert np.all(np.asarray(run.state.moves.positions) > 1.0)
+
+
 def test_log_evidence_is_the_same_in_softplus_and_normal_coordinates() -> None:
     model = references.problem("sine").model("auto")
     reference = references.load_reference("sine").about["log_evidence"]

@@ -91,11 +91,15 @@ def fly(
     density: moves.ValueAndScore, z: Array, p: Array, step: Array, F: Array, num: int
 ) -> hamiltonian._Flight:
     density = eqx.filter_jit(density)
-    flight = hamiltonian._Flight(z, p, *density(z), jnp.ones(len(z), bool))
-    start = flight
+    start = hamiltonian._Flight(z, p, *density(z), jnp.ones(len(z), bool))
+    zero, no = jnp.asarray(0), jnp.asarray(False)
+    common = jnp.log(jnp.asarray(0.5))
+    trip = hamiltonian._Trip(start, common, no, zero, zero, zero, ~no)
     for _ in range(num):
-        flight = hamiltonian._leapfrog(density, flight, start, step, F)
-    return flight
+        own, on_the_way = hamiltonian._depart(trip, start, step / 0.5, F)
+        scored = density(on_the_way.positions)
+        trip = hamiltonian._arrive(trip, on_the_way, scored, start, own, F)
+    return trip.flight
 
 
 def metric(d: int) -> Array:

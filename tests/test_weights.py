@@ -132,7 +132,8 @@ def test_effective_sizes_of_chains_with_known_correlation(rho: float) -> None:
     rhat = np.sqrt(1 + ((1 + rho) / (1 - rho) - 1) / 250)
     np.testing.assert_allclose(mixed.mean_rhat, rhat, atol=0.01)
     assert mixed.largest_rhat == max(mixed.mean_rhat.max(), mixed.square_rhat.max())
-    assert mixed.smallest_size == min(mixed.mean_size.min(), mixed.square_size.min())
+    least = min(mixed.mean_size.min(), 2.0 * mixed.square_size.min())
+    assert mixed.smallest_size == least
 
 
 def test_few_sweeps_give_sizes_between_one_and_the_number_of_draws() -> None:

@@ -8,7 +8,7 @@ own, and a mass by its evidence.
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -51,6 +51,10 @@ _CROSSING, _STAYING = 0.1, 0.25
 If fewer of them than that stay, and none come back, a mode is walled off."""
 _LATE, _POOR = 40, 1.3
 """Collected sweeps after which a run is cut if its R-hat is worse than this."""
+_UNSTEADY = 4
+"""Windows of adapting after which it is looked for modes that keep it from ending."""
+_NEGLIGIBLE = 15.0
+"""Nats of evidence, roughly estimated, that a mode may lack and still be collected."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
 
@@ -255,6 +259,7 @@ class Fit:
         k = self._running
         density = self._within(k)
         before, self._evidence = self.states[k].stage, None
+        looks = self.states[k].looks
         after = corrected.advance(
             density, self.states[k], self.seed + _SEEDS_APART * k, self.wanted,
             self._sweeps_at_once,
@@ -262,6 +267,10 @@ class Fit:
         self.states[k] = after
         if before == "adapting" and after.stage == "collecting":
             self._settle(k)
+            if all(state.stage == "collecting" for state in self.states):
+                self._drop_negligible(range(len(self.states)))
+        elif before == after.stage == "adapting" and after.looks == _UNSTEADY > looks:
+            self._cut_early(k)
         elif before == after.stage == "collecting" and after.sweeps == _LATE:
             self._cut_late(k)
         if self.state.stage not in (before, "done"):
@@ -287,6 +296,31 @@ class Fit:
             state = self.states[k] = corrected.brought_inside(state, inside)
         self._cut(k, state, modes.gap(state.adapted[:, inside]))
 
+    def _drop_negligible(self, ones: Iterable[int]) -> None:
+        """Give up those of some modes that can have next to no mass."""
+        evidence = {k: _rough_log_evidence(self.states[k]) for k in ones}
+        best = max(evidence, key=lambda k: evidence[k])
+        for k in sorted(evidence, reverse=True):  # later ones move up
+            if evidence[k] < evidence[best] - _NEGLIGIBLE:
+                self._give_up(k, best)
+                best -= best > k
+
+    def _give_up(self, gone: int, heir: int) -> None:
+        """One mode is a part of another from now on, without a run of its own."""
+        spent = self.states[gone].num_gradients + self.states[heir].num_gradients
+        self._parents = []
+        self.modes = self.modes.merged(gone, heir)
+        self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
+        self.states.pop(gone)
+        self.walled = {m - (m > gone) for m in self.walled - {gone}}
+
+    def _cut_early(self, k: int) -> None:
+        """Adapting goes on and on: cut where particles stay apart, if they do."""
+        state = self.states[k]
+        self._cut(
+            k, dataclasses.replace(state, adapted=state.draws), modes.gap(state.draws)
+        )
+
     def _cut_late(self, k: int) -> None:
         """Collecting does not mix: cut where particles have stayed apart, if they have.
 
@@ -296,7 +330,8 @@ class Fit:
         if float(np.max(state.mixing().mean_rhat)) < _POOR:
             return
         late = dataclasses.replace(state, adapted=state.draws)
-        if self._cut(k, late, modes.gap(state.draws)):
+        num = len(self.states)
+        if self._cut(k, late, modes.gap(state.draws)) and len(self.states) > num:
             self.walled |= {k, len(self.states) - 1}
 
     def _cut(self, k: int, state: State, gap: modes.Gap | None) -> bool:
@@ -317,6 +352,7 @@ class Fit:
             num_replaced=state.num_replaced,
         )  # fmt: skip
         self.states.append(above)
+        self._drop_negligible((k, len(self.states) - 1))
         return True
 
     def _among(self, state: State, k: int) -> State | None:
@@ -357,12 +393,7 @@ class Fit:
             self.states.pop(last)
             self.walled -= {k, last}
             return
-        gone, heir = (other, k) if keep_k else (k, other)
-        self._parents = []
-        self.modes = self.modes.merged(gone, heir)
-        self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
-        self.states.pop(gone)
-        self.walled = {m - (m > gone) for m in self.walled - {gone}}
+        self._give_up(*((other, k) if keep_k else (k, other)))
 
     def _within(self, k: int) -> Density:
         """The density that a mode's run sees: walled where it is collected, at least."""
@@ -539,3 +570,12 @@ class Fit:
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self.density = Flat(self.density.target.started_at(sites))
+
+
+def _rough_log_evidence(state: State) -> float:
+    """Of a mode that has adapted, as if it were Gaussian."""
+    assert state.moves is not None
+    d = state.particles.shape[1]
+    widths = np.abs(np.diagonal(np.asarray(state.moves.factor)))
+    entropy = 0.5 * d * np.log(2.0 * np.pi * np.e) + np.sum(np.log(widths))
+    return float(np.mean(state.moves.values) + entropy)

@@ -47,8 +47,9 @@ def fit(
         num_particles: J, particles that move at the same time. By default 20, and 64 on
             a GPU where f is integrated out, which moves them in about the same time.
         effective_size: how many independent draws the result must be worth, for the mean
-            and the spread of every hyperparameter. By default 1000 for up to three of
-            them, 400 for more.
+            and the spread of every hyperparameter: n tell a mean to 1 / sqrt(n) sds and,
+            as for a Gaussian, half as many an sd. By default 1000 for up to three
+            hyperparameters, 400 for more.
         num_steps: for models with batches or with `latents="joint"`; 1000 by default.
         full_pass: see above.
         explore: whether 128 or 256 wide-spread particles are led to the posterior by

@@ -11,7 +11,7 @@ from jax import Array
 from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int, Key
 
-from steingp.moves.state import MoveState, ValueAndScore, evaluate
+from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64
 
 TRAJECTORY = 1.75
@@ -93,6 +93,8 @@ class _Trip(NamedTuple):
     """Of the search: 1 doubling, -1 halving, 0 not known yet."""
     num_done: Int[Array, ""]
     num_gradients: Int[Array, ""]
+    going: Bool[Array, ""]
+    """Whether another leapfrog step is to come."""
 
 
 @float64
@@ -174,41 +176,21 @@ def move(
     )
 
     def onward(trip: _Trip) -> _Trip:
-        step = _steps(trip.log_step, trip.searching, randomness.jitter)
-        flight = _leapfrog(value_and_score, trip.flight, start, step, state.factor)
-        return _onward(trip, flight, start)
+        step, on_the_way = _depart(trip, start, randomness.jitter, state.factor)
+        scored = value_and_score(on_the_way.positions)
+        return _arrive(trip, on_the_way, scored, start, step, state.factor)
 
     zero = jnp.asarray(0)
     search = adapting & (state.num_adapted == 0)
+    begun = _Trip(start, state.log_step, search, zero, zero, zero, jnp.asarray(True))
     loop = jax.lax.while_loop if compiled else _python_loop
-    trip = loop(_going, onward, _Trip(start, state.log_step, search, zero, zero, zero))
+    trip = loop(lambda trip: trip.going, onward, begun)
     return _finish(state, start, trip, randomness.log_uniform, adapting)
-
-
-@jax.jit
-def _steps(log_step: Array, searching: Array, jitter: Array) -> Float[Array, " J"]:
-    """Of every particle."""
-    return jnp.where(searching, jnp.exp(log_step), _step(log_step)) * jitter
-
-
-@jax.jit
-def _going(trip: _Trip) -> Bool[Array, ""]:
-    num = jnp.minimum(jnp.round(TRAJECTORY / _step(trip.log_step)), MOST_LEAPFROGS)
-    return trip.searching | (trip.num_done < num)
 
 
 def _step(log_step: Float[Array, ""]) -> Float[Array, ""]:
     """No longer than lets a trajectory have two steps: one alone would barely mix."""
     return jnp.minimum(jnp.exp(log_step), 0.5 * TRAJECTORY)
-
-
-@jax.jit
-def _onward(trip: _Trip, flight: _Flight, start: _Flight) -> _Trip:
-    """After a leapfrog step that led to `flight`."""
-    trip = trip._replace(num_gradients=trip.num_gradients + 1)
-    searched = _search(trip, start, _mean(_acceptance(start, flight)))
-    moved = trip._replace(flight=flight, num_done=trip.num_done + 1)
-    return _choose(trip.searching, searched, moved)
 
 
 @jax.jit
@@ -241,39 +223,46 @@ def _finish(
     return _choose(adapting, _adapted(state, acceptance), state), info
 
 
-def _leapfrog(
-    value_and_score: ValueAndScore,
-    flight: _Flight,
-    start: _Flight,
-    step: Float[Array, " J"],
-    factor: Float[Array, "d d"],
-) -> _Flight:
-    """One leapfrog step; a particle that fails goes back to `start` and waits there."""
-    on_the_way = _depart(flight, start, step, factor)
-    values, scores = evaluate(value_and_score, on_the_way.positions)
-    on_the_way = on_the_way._replace(values=values, scores=scores)
-    return _arrive(on_the_way, start, step, factor)
-
-
 @jax.jit
-def _depart(flight: _Flight, start: _Flight, step: Array, factor: Array) -> _Flight:
-    """Half a step of the momenta and a whole one of the positions."""
+def _depart(
+    trip: _Trip, start: _Flight, jitter: Float[Array, " J"], factor: Float[Array, "d d"]
+) -> tuple[Float[Array, " J"], _Flight]:
+    """Every particle's step; half of it of the momenta, and all of the positions.
+
+    A particle that fails, here or on arrival, goes back to `start` and waits there.
+    """
+    flight, log_step = trip.flight, trip.log_step
+    step = jnp.where(trip.searching, jnp.exp(log_step), _step(log_step)) * jitter
     e = jnp.where(flight.alive, step, 0.0)[:, None]
     momenta = flight.momenta + 0.5 * e * (flight.scores @ factor)
     positions = flight.positions + e * (momenta @ factor.T)
     alive = flight.alive & jnp.all(jnp.isfinite(positions), axis=1)
     moved = flight._replace(positions=positions, momenta=momenta, alive=alive)
-    return _choose(alive, moved, start._replace(alive=alive))
+    return step, _choose(alive, moved, start._replace(alive=alive))
 
 
 @jax.jit
-def _arrive(flight: _Flight, start: _Flight, step: Array, factor: Array) -> _Flight:
-    """The other half of the momenta, with values and scores of the new positions."""
-    momenta = flight.momenta + 0.5 * step[:, None] * (flight.scores @ factor)
-    finite = jnp.isfinite(flight.values) & jnp.all(jnp.isfinite(momenta), axis=1)
-    alive = flight.alive & finite & jnp.all(jnp.isfinite(flight.scores), axis=1)
-    moved = flight._replace(momenta=momenta, alive=alive)
-    return _choose(alive, moved, start._replace(alive=alive))
+def _arrive(
+    trip: _Trip,
+    flight: _Flight,
+    scored: tuple[Array, Array],
+    start: _Flight,
+    step: Float[Array, " J"],
+    factor: Float[Array, "d d"],
+) -> _Trip:
+    """The other half of the momenta, and what the leapfrog step means for the trip."""
+    values, scores = (jnp.asarray(part, float) for part in scored)
+    momenta = flight.momenta + 0.5 * step[:, None] * (scores @ factor)
+    finite = jnp.isfinite(values) & jnp.all(jnp.isfinite(momenta), axis=1)
+    alive = flight.alive & finite & jnp.all(jnp.isfinite(scores), axis=1)
+    moved = _Flight(flight.positions, momenta, values, scores, alive)
+    flight = _choose(alive, moved, start._replace(alive=alive))
+    trip = trip._replace(num_gradients=trip.num_gradients + 1)
+    searched = _search(trip, start, _mean(_acceptance(start, flight)))
+    flown = trip._replace(flight=flight, num_done=trip.num_done + 1)
+    trip = _choose(trip.searching, searched, flown)
+    num = jnp.minimum(jnp.round(TRAJECTORY / _step(trip.log_step)), MOST_LEAPFROGS)
+    return trip._replace(going=trip.searching | (trip.num_done < num))
 
 
 def _acceptance(start: _Flight, end: _Flight) -> Float[Array, " J"]:
