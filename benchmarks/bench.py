@@ -81,10 +81,16 @@ class Contender:
 
 
 class Crew:
-    """Contenders at work, each started when it is first asked."""
+    """Contenders at work, each started when it is first asked, all stopped at the end."""
 
     def __init__(self) -> None:
         self._at_work: dict[str, Contender] = {}
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def __getitem__(self, name: str) -> Contender:
         if name not in self._at_work:
@@ -239,20 +245,21 @@ def main() -> None:
     out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
     lines = json.loads(out.read_text())["lines"] if out.exists() else []
     done = {key(line) for line in lines}
-    crew = Crew()
-    for part in asked.parts:
-        for task, names in tasks(part, asked.quick, about["gpu"]):
-            if asked.sets and task.get("data") not in asked.sets:
-                continue
-            names = [n for n in names if not asked.only or n in asked.only]
-            names = [n for n in names if key({"contender": n, **task}) not in done]
-            if names:
-                lines += measure(task, names, asked.repeats, crew)
-                out.parent.mkdir(parents=True, exist_ok=True)
-                out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
-            if part != "gradients":
-                crew.stop()
-        crew.stop()
+    with Crew() as crew:
+        for part in asked.parts:
+            for task, names in tasks(part, asked.quick, about["gpu"]):
+                if asked.sets and task.get("data") not in asked.sets:
+                    continue
+                names = [n for n in names if not asked.only or n in asked.only]
+                names = [n for n in names if key({"contender": n, **task}) not in done]
+                if names:
+                    lines += measure(task, names, asked.repeats, crew)
+                    content = {**about, "lines": lines}
+                    out.parent.mkdir(parents=True, exist_ok=True)
+                    out.write_text(json.dumps(content, indent=1) + "\n")
+                if part != "gradients":
+                    crew.stop()
+            crew.stop()
 
 
 if __name__ == "__main__":

@@ -85,16 +85,11 @@ class OnThreads:
     def __init__(
         self, log_density: Any, data: Any, num_positions: int, num_threads: int
     ) -> None:
+        arrays, rest = eqx.partition((log_density, data), eqx.is_array)
         # taken apart once: with priors in it that takes as long as a small matrix
-        leaves, structure = jax.tree.flatten((log_density, data))
-        arrays = [eqx.is_array(leaf) for leaf in leaves]
-        self._arrays = tuple(
-            a for a, is_one in zip(leaves, arrays, strict=True) if is_one
-        )
-        others = (
-            None if is_one else a for a, is_one in zip(leaves, arrays, strict=True)
-        )
-        self._rest = _Rest(tuple(others), tuple(arrays), structure)
+        self._arrays, array_structure = jax.tree.flatten(arrays)
+        leaves, structure = jax.tree.flatten(rest)
+        self._rest = _Rest(tuple(leaves), structure, array_structure)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
         self._piece = -(-num_positions // num_threads)
         self._num_threads = num_threads
@@ -130,10 +125,9 @@ class _Rest(NamedTuple):
     """What is not an array of a log density and its data: known when compiling."""
 
     leaves: tuple
-    """None for arrays."""
-    arrays: tuple[bool, ...]
-    """Which leaves are arrays."""
     structure: Any
+    array_structure: Any
+    """Of the arrays."""
 
 
 _known: set = set()
@@ -146,14 +140,12 @@ _known: set = set()
     compiler_options={"xla_cpu_multi_thread_eigen": False},
 )
 def _score_compiled(
-    rest: _Rest, arrays: tuple, positions: Array
+    rest: _Rest, arrays: list[Array], positions: Array
 ) -> tuple[Array, Array]:
-    in_order = iter(arrays)
-    leaves = [
-        next(in_order) if is_array else leaf
-        for leaf, is_array in zip(rest.leaves, rest.arrays, strict=True)
-    ]
-    log_density, data = jax.tree.unflatten(rest.structure, leaves)
+    log_density, data = eqx.combine(
+        jax.tree.unflatten(rest.array_structure, arrays),
+        jax.tree.unflatten(rest.structure, rest.leaves),
+    )
 
     def one(z: Array) -> tuple[Array, Array]:
         return jax.value_and_grad(log_density)(z, data)

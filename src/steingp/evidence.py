@@ -231,10 +231,20 @@ def rough_log_mass(
         >>> bool(abs(mass - np.log(2 * np.pi)) < 0.05)
         True
     """
-    d = draws.shape[1]
     log_det = np.linalg.slogdet(np.atleast_2d(np.cov(draws.T)))[1]
-    entropy = 0.5 * d * (1.0 + np.log(2.0 * np.pi)) + 0.5 * log_det
-    return float(np.mean(values) + entropy)
+    return gaussian_log_mass(values, log_det, draws.shape[1])
+
+
+def gaussian_log_mass(values: Float[np.ndarray, " S"], log_det: float, d: int) -> float:
+    """The same from log densities of draws and the log determinant of a covariance.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import evidence
+        >>> evidence.gaussian_log_mass(np.array([-1.0]), 0.0, 2)  # log 2 pi
+        1.8378770664093453
+    """
+    return float(np.mean(values) + 0.5 * (d * (1.0 + np.log(2.0 * np.pi)) + log_det))
 
 
 def fewest_draws(d: int) -> int:

@@ -23,7 +23,7 @@ from steingp.corrected import State, part
 from steingp.data import Batch
 from steingp.densities import Density, OfOne, OnThreads, num_cores
 from steingp.devices import check_mesh, num_rows_shards
-from steingp.evidence import Evidence, bridge, fewest_draws
+from steingp.evidence import Evidence, bridge, fewest_draws, gaussian_log_mass
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
@@ -573,9 +573,8 @@ class Fit:
 
 
 def _rough_log_evidence(state: State) -> float:
-    """Of a mode that has adapted, as if it were Gaussian."""
+    """Of a mode that has adapted, as if it were Gaussian with the metric's covariance."""
     assert state.moves is not None
-    d = state.particles.shape[1]
-    widths = np.abs(np.diagonal(np.asarray(state.moves.factor)))
-    entropy = 0.5 * d * np.log(2.0 * np.pi * np.e) + np.sum(np.log(widths))
-    return float(np.mean(state.moves.values) + entropy)
+    widths = np.diagonal(np.asarray(state.moves.factor))
+    log_det = 2.0 * float(np.sum(np.log(widths)))
+    return gaussian_log_mass(np.asarray(state.moves.values), log_det, len(widths))
