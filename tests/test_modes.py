@@ -260,9 +260,9 @@ def test_modes_that_can_have_no_mass_are_given_up(lower: float, left: int) -> No
 def test_particles_left_behind_in_a_low_mode_do_not_get_a_run() -> None:
     def low_and_high(z: Any, _: Any) -> Any:
         apart = (z[None] - jnp.array([[-3.0], [3.0]])) / 0.3
-        return jax.nn.logsumexp(
-            -0.5 * jnp.sum(apart**2, axis=1) + jnp.array([0.0, 25.0])
-        )
+        # 16 nats apart: from 17.3 on single particles count as lost, and become copies
+        heights = jnp.array([0.0, 16.0])
+        return jax.nn.logsumexp(-0.5 * jnp.sum(apart**2, axis=1) + heights)
 
     run = Fit(references.problem("sine").model("auto"), seed=0, explore=False)
     run.scored = lambda: OfOne(low_and_high, None)  # type: ignore[method-assign]
