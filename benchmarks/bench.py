@@ -7,8 +7,8 @@
 Every contender (benchmarks/contenders.py) is a process of its own, and but for gradients
 a new one for every task; on each task all of them first run once, which compiles, and are
 then timed alternately. Medians and spreads are over repeats. Results are written after
-every task; a task that is in the file already is left out, so that a run which was stopped
-goes on.
+every round of a task; a task that is in the file already is left out, so that a run which
+was stopped goes on.
 
 Parts:
     fits       default fits of eight UCI sets beside GPflow and GPyTorch (1000 steps of
@@ -30,7 +30,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,16 @@ class Crew:
 
 
 def measure(
-    task: dict[str, Any], names: list[str], repeats: int, crew: Crew
+    task: dict[str, Any],
+    names: list[str],
+    repeats: int,
+    crew: Crew,
+    save: Callable[[list[dict]], None] = lambda _: None,
 ) -> list[dict]:
     """All contenders on one task, alternately; one line for each.
 
-    A task that takes long is repeated less often, once at least.
+    A task that takes long is repeated less often, once at least. `save` gets the lines
+    after every round, so that little is lost when the bench is stopped.
     """
     lines = []
     able: list[tuple[Contender, dict[str, Any]]] = []
@@ -126,6 +131,7 @@ def measure(
             for name, value in contender.ask("again").items():
                 line.setdefault("runs", {}).setdefault(name, []).append(value)
             show(line)
+        save(lines)
     return lines
 
 
@@ -252,11 +258,16 @@ def main() -> None:
                     continue
                 names = [n for n in names if not asked.only or n in asked.only]
                 names = [n for n in names if key({"contender": n, **task}) not in done]
-                if names:
-                    lines += measure(task, names, asked.repeats, crew)
-                    content = {**about, "lines": lines}
+
+
+                def save(new: list[dict]) -> None:
+                    content = {**about, "lines": lines + new}
                     out.parent.mkdir(parents=True, exist_ok=True)
                     out.write_text(json.dumps(content, indent=1) + "\n")
+
+                if names:
+                    lines += measure(task, names, asked.repeats, crew, save)
+                    save([])
                 if part != "gradients":
                     crew.stop()
             crew.stop()

@@ -149,7 +149,7 @@ def compare(
         if len(posterior.modes) == 1 and sweeps >= 4 and not left:
             worth = mixing(table.reshape(-1, report.num_particles, len(mean)))
             size = worth.square_size
-            line["least_size"] = float(min(worth.mean_size.min(), size.min()))
+            line["least_size"] = worth.smallest_size
         error = relative / np.sqrt(size)
         if reference.sd_error is not None:
             error = np.hypot(error, reference.sd_error / reference.sd)

@@ -126,6 +126,7 @@ class Fit:
             self.exploration = tempering.init(d, len(start), seed, some)
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
+        self._scored: tuple[Flat, Density] | None = None
         self._parents: list[_Parent] = []
         self.walled: set[int] = set()
         """Modes with walls from the beginning, since their particles would leave."""
@@ -406,6 +407,12 @@ class Fit:
         return Tempered(self.scored(), np.asarray(1.0), walls)
 
     def scored(self) -> Density:
+        """The density of particles, and how it is computed; made anew if it changes."""
+        if self._scored is None or self._scored[0] is not self.density:
+            self._scored = (self.density, self._score_many())
+        return self._scored[1]
+
+    def _score_many(self) -> Density:
         if self.model.stream is not None:
             return FullPasses(self.density, self.model.stream.one_pass)
         at_once = self.model.particles_at_once
