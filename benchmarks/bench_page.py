@@ -42,7 +42,8 @@ GRADIENTS = """
 
 Milliseconds of one SVGD step of J particles, and of one point's gradient by the rivals.
 The floor is LAPACK's potrf + potri for every particle on all cores (on a GPU: N^3 at the
-measured rate of dgemm), and the last column the step over it.
+measured rate of dgemm), and the last column the step over it. GPyTorch factorises up to
+800 rows and uses conjugate gradients beyond.
 
 ```
 {table}

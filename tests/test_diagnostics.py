@@ -95,13 +95,20 @@ def test_a_verdict_claims_what_was_checked() -> None:
     assert "-> shorten it" in str(verdict) and "-> look" in str(verdict)
 
 
+def test_many_particles_with_few_sweeps_may_differ_more_in_spread_than_in_mean() -> None:
+    # 64 particles, 400 draws: means are worth 6 draws of a particle, spreads 3
+    assert verdicts.mixed(1.2, 1.35, 64, 400.0).passed
+    assert not verdicts.mixed(1.35, 1.2, 64, 400.0).passed
+
+
 def test_numbers_beyond_their_bounds_fail() -> None:
     for check in (
         verdicts.finished("adapting"),
         verdicts.enough_draws(99.0, 50.0),
         verdicts.enough_draws(300.0, 1000.0),
-        verdicts.mixed(1.3, 20, 400.0),
-        verdicts.mixed(float("inf"), 20, 400.0),
+        verdicts.mixed(1.3, 1.0, 20, 400.0),
+        verdicts.mixed(1.0, 1.3, 20, 400.0),
+        verdicts.mixed(float("inf"), 1.0, 20, 400.0),
         verdicts.accepted(0.1, 0.0, 1e3),
         verdicts.accepted(0.9, 0.2, 0.1),
         verdicts.accepted(float("nan"), 0.0, 0.0),

@@ -222,11 +222,15 @@ def judge(run: Fit, report: FitReport, mixings: list[Mixing | None]) -> Verdict:
     sizes = [m.smallest_size for m in mixings if m is not None]
     if not end.passed or len(sizes) < len(run.states):
         return Verdict((end,))
-    rhat = max(m.largest_rhat for m in mixings if m is not None)
+    known = [m for m in mixings if m is not None]
+    rhats = [
+        max(float(np.max(each)) for each in of_modes)
+        for of_modes in zip(*((m.mean_rhat, m.square_rhat) for m in known), strict=True)
+    ]
     checks = [
         end,
         verdicts.enough_draws(report.effective_size, run.wanted),
-        verdicts.mixed(rhat, report.num_particles, run.wanted),
+        verdicts.mixed(rhats[0], rhats[1], report.num_particles, run.wanted),
         _steps(run),
         *_against_scores(run, sizes),
         *_of_approximation(run, report),

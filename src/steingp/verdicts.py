@@ -37,14 +37,24 @@ def enough_draws(size: float, wanted: float) -> Check:
     return Check("effective size", bool(size >= least), finding, _LONGER)
 
 
-def mixed(rhat: float, num_particles: int, wanted: float) -> Check:
-    """Do particles agree with each other?
+def mixed(
+    mean_rhat: float, square_rhat: float, num_particles: int, wanted: float
+) -> Check:
+    """Do particles agree with each other, in their means and in their spreads?
 
-    Of few sweeps R-hat tells how they are correlated, about sqrt(1 + 2 J / size).
+    Of few sweeps R-hat tells how they are correlated, about sqrt(1 + 2 J / size); and of
+    spreads the size that is asked for is half as large (`weights.Mixing`).
     """
-    most = max(1.2, float(np.sqrt(1.0 + 3.0 * num_particles / wanted)))
-    finding = f"R-hat at most {rhat:.2f}, bound {most:.2f}"
-    return Check("R-hat", bool(rhat <= most), finding, _LONGER)
+    bounds = [
+        max(1.2, float(np.sqrt(1.0 + 3.0 * num_particles / size)))
+        for size in (wanted, 0.5 * wanted)
+    ]
+    finding = (
+        f"R-hat at most {mean_rhat:.2f}, bound {bounds[0]:.2f}; "
+        f"of spreads {square_rhat:.2f}, bound {bounds[1]:.2f}"
+    )
+    passed = mean_rhat <= bounds[0] and square_rhat <= bounds[1]
+    return Check("R-hat", bool(passed), finding, _LONGER)
 
 
 def accepted(acceptance: float, failed: float, energy_error: float) -> Check:
