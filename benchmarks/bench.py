@@ -251,6 +251,12 @@ def main() -> None:
     out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
     lines = json.loads(out.read_text())["lines"] if out.exists() else []
     done = {key(line) for line in lines}
+
+    def save(new: list[dict]) -> None:
+        content = {**about, "lines": lines + new}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(content, indent=1) + "\n")
+
     with Crew() as crew:
         for part in asked.parts:
             for task, names in tasks(part, asked.quick, about["gpu"]):
@@ -258,13 +264,6 @@ def main() -> None:
                     continue
                 names = [n for n in names if not asked.only or n in asked.only]
                 names = [n for n in names if key({"contender": n, **task}) not in done]
-
-
-                def save(new: list[dict]) -> None:
-                    content = {**about, "lines": lines + new}
-                    out.parent.mkdir(parents=True, exist_ok=True)
-                    out.write_text(json.dumps(content, indent=1) + "\n")
-
                 if names:
                     lines += measure(task, names, asked.repeats, crew, save)
                     save([])

@@ -95,7 +95,9 @@ def test_a_verdict_claims_what_was_checked() -> None:
     assert "-> shorten it" in str(verdict) and "-> look" in str(verdict)
 
 
-def test_many_particles_with_few_sweeps_may_differ_more_in_spread_than_in_mean() -> None:
+def test_many_particles_with_few_sweeps_may_differ_more_in_spread_than_in_mean() -> (
+    None
+):
     # 64 particles, 400 draws: means are worth 6 draws of a particle, spreads 3
     assert verdicts.mixed(1.2, 1.35, 64, 400.0).passed
     assert not verdicts.mixed(1.35, 1.2, 64, 400.0).passed
