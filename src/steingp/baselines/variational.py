@@ -47,7 +47,7 @@ class VariationalFit(NamedTuple):
         >>> model = sg.SteinGP((X, np.sin(2 * X)), sg.kernels.SquaredExponential())
         >>> found = sg.baselines.vi(model, num_steps=100)
         >>> found.posterior.num_draws, found.bounds.shape
-        (1, (2,))
+        (1, (3,))
     """
 
     posterior: Posterior
