@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
     {"baselines", "online"},
     {"plots", "io", "sklearn", "tables"},
     {"experiments", "report", "folders"},
-    {"runs"},
+    {"runs", "reproduce"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -1,4 +1,4 @@
-"""The command line: `steingp fit`, `predict`, `report` and `demo`."""
+"""The command line: `steingp fit`, `predict`, `report`, `demo` and `reproduce`."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from steingp import runs, tables
+from steingp import reproduce, runs, tables
 from steingp.folders import Folder, RunError, Settings, checksum, versions
 from steingp.tables import Layout, Table, TableError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(reproduce.app, name="reproduce")
 
 
 class KernelName(StrEnum):

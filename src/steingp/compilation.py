@@ -1,8 +1,10 @@
-"""Compiled code that outlives the process, on request."""
+"""Compiled code that outlives the process, on request; what compiling costs."""
 
+import functools
 from pathlib import Path
 
 import jax
+import jax.monitoring
 
 DEFAULT_FOLDER = Path("~/.cache/steingp")
 
@@ -42,3 +44,33 @@ def keep_compiled(folder: str | Path | None = None) -> Path:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return path
+
+
+_seconds = 0.0
+
+
+def _count(event: str, duration_secs: float, **_: str | int) -> None:
+    global _seconds
+    if event in ("/jax/core/compile/backend_compile_duration",
+                 "/jax/core/compile/jaxpr_to_mlir_module_duration"):  # fmt: skip
+        _seconds += duration_secs
+
+
+def seconds_compiling() -> float:
+    """Seconds that JAX has compiled for in this process, since this was first called.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from steingp.compilation import seconds_compiling
+        >>> before = seconds_compiling()
+        >>> done = jax.jit(lambda x: jnp.sin(x) + 1234.5)(jnp.ones(3))
+        >>> seconds_compiling() > before
+        True
+    """
+    _listen()
+    return _seconds
+
+
+@functools.cache
+def _listen() -> None:
+    jax.monitoring.register_event_duration_secs_listener(_count)

@@ -67,6 +67,44 @@ def data_folder() -> Path:
     return Path(folder)
 
 
+def where_to_get(names: list[str], folder: Path) -> str:
+    """Where UCI sets that are not in the folder come from, and how to lay them out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from steingp.experiments.datasets import where_to_get
+        >>> print(where_to_get(["servo"], Path("data")).splitlines()[0])
+        not in data/uci, left out: servo.
+    """
+    from steingp.experiments.fetching import CHECKSUMS, OTHER_NAMES
+
+    lines = [f"not in {folder / 'uci'}, left out: {', '.join(names)}."]
+    fetched = [name for name in names if name in CHECKSUMS]
+    if fetched:
+        other = "".join(f" ({n} is {OTHER_NAMES[n]} there)" for n in fetched
+                        if n in OTHER_NAMES)  # fmt: skip
+        lines.append(
+            f"- {', '.join(fetched)}: steingp reproduce uci --fetch, or data.csv.gz of the "
+            f"set's folder in https://github.com/treforevans/uci_datasets{other}, as "
+            f"{folder / 'uci' / fetched[0]}.csv.gz"
+        )
+    wines = [name for name in names if name in ("winered", "winewhite")]
+    if wines:
+        lines.append(
+            f"- {', '.join(wines)}: https://archive.ics.uci.edu/dataset/186/wine+quality; "
+            "commas for semicolons, no header, quality last, gzipped."
+        )
+    labels = [n for n in names if n.removesuffix("_rowid") in CLASSIFICATION]
+    if labels:
+        lines.append(
+            f"- {', '.join(labels)}: files <set>_R.dat of the collection of Fernandez-"
+            "Delgado et al. (2014), Do we need hundreds of classifiers, from the UCI "
+            "repository; gzipped commas without a header, label 0 or 1 last; _rowid keeps "
+            "their first column, the row number."
+        )
+    return "\n".join(lines)
+
+
 def uci(name: str) -> tuple[np.ndarray, np.ndarray]:
     """X and y of a UCI set, as they are in its file.
 

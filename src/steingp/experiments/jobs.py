@@ -1,0 +1,173 @@
+"""Many fits: one JSON line for each, written as it ends, here or over a Dask cluster.
+
+A job is a dictionary of what to fit, and a line is the job with what came out. Jobs whose
+line is in a file already are left out, so a run that was stopped goes on where it was; and
+so does one on another machine that writes to another file of the same folder and beginning
+(`uci.jsonl`, `uci-gpu.jsonl`). A fit that failed leaves a line with its `error`, and is
+tried again by the next run.
+"""
+
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from steingp.progress import progress_bar
+
+Job = dict[str, Any]
+Line = dict[str, Any]
+
+
+class Lines:
+    """A file of JSON lines, and its sisters.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from steingp.experiments.jobs import Lines
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lines = Lines(Path(folder) / "uci.jsonl", ("set", "split"))
+        ...     lines.append({"set": "servo", "split": 0, "rmse": 0.5})
+        ...     lines.is_done({"set": "servo", "split": 0}), len(lines.read())
+        (True, 1)
+    """
+
+    def __init__(self, path: Path, keys: tuple[str, ...]) -> None:
+        self.path, self._keys = path, keys
+        self._done = {self._key(line) for line in self.read() if "error" not in line}
+
+    def _key(self, line: Line) -> str:
+        return json.dumps([line.get(name) for name in self._keys])
+
+    def read(self) -> list[Line]:
+        """Of each job the latest line without an error, or else the latest."""
+        latest: dict[str, Line] = {}
+        for path in sorted(
+            self.path.parent.glob(f"{self.path.stem.split('-')[0]}*.jsonl")
+        ):
+            quick = "quick" in path.stem
+            if quick != ("quick" in self.path.stem):
+                continue
+            for line in read_lines(path):
+                if "error" not in line or self._key(line) not in latest:
+                    latest[self._key(line)] = line
+        return list(latest.values())
+
+    def is_done(self, job: Job) -> bool:
+        return self._key(job) in self._done
+
+    def append(self, line: Line) -> None:
+        """Write a line, all of it or nothing of it that counts."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        cut_off_half_lines(self.path)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if "error" not in line:
+            self._done.add(self._key(line))
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The complete lines of a file."""
+    if not path.exists():
+        return
+    for text in path.read_text().splitlines(keepends=True):
+        if text.endswith("\n") and text.strip():
+            yield json.loads(text)
+
+
+def cut_off_half_lines(path: Path) -> None:
+    """What a run that was killed while it wrote has left at the end."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
+def attempt(work: Callable[[Job], Line], job: Job) -> Line:
+    """The line of a job; with the error, if it failed."""
+    try:
+        return {**job, **work(job)}
+    except (ArithmeticError, ValueError, RuntimeError, OSError) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error} ({Path(where.filename).name})"
+        return {**job, "error": said}
+
+
+def run(
+    jobs: Iterable[Job],
+    work: Callable[[Job], Line],
+    lines: Lines,
+    *,
+    dask: str | None = None,
+    progress: bool = True,
+    say: Callable[[Line], None] = lambda line: None,
+) -> int:
+    """Do what is not done yet; returns how many failed.
+
+    Args:
+        jobs: all of them.
+        work: from a job to what came out; for Dask a function of a module.
+        lines: where they go.
+        dask: the address of a scheduler, whose workers do the fits. They need steingp, and
+            STEINGP_DATA where data are read. Lines are written here alone; fits of workers
+            that die are done by others.
+        progress: show a bar (on a terminal only).
+        say: called with every new line.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from steingp.experiments import jobs
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lines = jobs.Lines(Path(folder) / "squares.jsonl", ("x",))
+        ...     failed = jobs.run(
+        ...         [{"x": 2}, {"x": 3}], lambda job: {"y": job["x"] ** 2}, lines)
+        ...     [line["y"] for line in lines.read()]
+        [4, 9]
+    """
+    everything = list(jobs)
+    left = [job for job in everything if not lines.is_done(job)]
+    done, failed = len(everything) - len(left), 0
+    finished = _over_dask(left, work, dask) if dask else _one_by_one(left, work)
+    with progress_bar(len(everything), progress, "fits", "...") as show:
+        show(done, f"{done} were there already" if done else "...")
+        for line in finished:
+            lines.append(line)
+            done, failed = done + 1, failed + ("error" in line)
+            say(line)
+            show(
+                done, " ".join(str(line.get(k, "")) for k in ("set", "split", "method"))
+            )
+    return failed
+
+
+def _one_by_one(jobs: list[Job], work: Callable[[Job], Line]) -> Iterator[Line]:
+    for job in jobs:
+        yield attempt(work, job)
+
+
+def _over_dask(
+    jobs: list[Job], work: Callable[[Job], Line], address: str
+) -> Iterator[Line]:
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise ValueError(
+            "--dask needs the package distributed: pip install 'steingp[dask]'."
+        ) from None
+    with Client(address) as client:
+        futures = client.map(attempt, [work] * len(jobs), jobs, pure=False)
+        job_of = {future.key: job for future, job in zip(futures, jobs, strict=True)}
+        for future in as_completed(futures):
+            if future.status == "finished":
+                yield future.result()
+            else:  # its workers died time and again
+                said = f"{future.status}: {future.exception()}"
+                yield {**job_of[future.key], "error": said}

@@ -1,0 +1,147 @@
+"""`steingp reproduce`: the paper's studies, one command each.
+
+Every fit leaves a JSON line as it ends. A run that is stopped, by Ctrl-C or otherwise,
+goes on where it was when the same command is given again.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RESULTS = Path("results")
+
+app = typer.Typer(
+    help="The paper's studies: tables and figures beside what the paper reports.",
+    no_args_is_help=True,
+)
+
+Out = Annotated[Path, typer.Option(help="Folder for the lines of JSON.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A small part of it, to see that it works.")
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(help="Scheduler of a Dask cluster, as in tcp://host:8786, whose workers "
+                 "do the fits."),
+]  # fmt: skip
+
+
+@app.command()
+def uci(
+    datasets: Annotated[
+        str, typer.Option(help="Sets, as in servo,boston.  [default: all 20, and those of "
+                          "labels with the row number as an input]")
+    ] = "",
+    methods: Annotated[
+        str, typer.Option(help="As in default,ML.  [default: all]")
+    ] = "",
+    splits: Annotated[
+        int | None,
+        typer.Option(help="Random splits.  [default: 5, and 2 with more than 2000 rows]",
+                     min=1),
+    ] = None,
+    quick: Quick = False,
+    dask: Dask = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Download regression sets that are not there.")
+    ] = False,
+    out: Out = RESULTS,
+    name: Annotated[
+        str, typer.Option(help="Of the file, for a second machine: uci-gpu, for instance.")
+    ] = "uci",
+) -> None:  # fmt: skip
+    """Section 5.1: twenty UCI sets by every method; log densities and run times."""
+    from steingp.experiments import jobs, uci, uci_tables
+
+    sets = _chosen(
+        datasets, uci.SETS, "--datasets", uci.QUICK_SETS if quick else uci.SETS
+    )
+    ways = _chosen(
+        methods, uci.METHODS, "--methods", uci.QUICK_METHODS if quick else uci.METHODS
+    )
+    if not name.startswith("uci"):
+        _fail(f"--name {name}: it must begin with uci, as the names of its sisters do.")
+    if quick:
+        splits, name = splits or 1, f"{name}-quick"
+    sets = _present(sets, fetch)
+    lines = jobs.Lines(out / f"{name}.jsonl", uci.KEYS)
+    todo = uci.jobs(sets, ways, splits, quick)
+    _run(todo, uci.fit_one, lines, dask, _say_uci)
+    wanted = [d for d in lines.read() if d["set"] in sets and d["method"] in ways]
+    typer.echo("\n" + uci_tables.in_words(wanted))
+    typer.echo(f"\nwrote {lines.path}")
+
+
+def _chosen(
+    given: str, there: tuple[str, ...], option: str, default: tuple[str, ...]
+) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in given.split(",") if part.strip())
+    for one in names:
+        if one not in there:
+            _fail(f"{option}: no {one!r}; there are {', '.join(there)}.")
+    return names or default
+
+
+def _present(sets: tuple[str, ...], fetch: bool) -> tuple[str, ...]:
+    """Those of the sets that are in the data folder; says where to get the others."""
+    from steingp.experiments import fetching
+    from steingp.experiments.datasets import where_to_get
+
+    if fetch and not os.environ.get("STEINGP_DATA"):
+        folder = Path("steingp-data").absolute()
+        typer.echo(f"STEINGP_DATA is not set; data go to {folder}.")
+        os.environ["STEINGP_DATA"] = str(folder)
+    folder = Path(os.environ.get("STEINGP_DATA", "steingp-data"))
+    missing = [n for n in sets if not (folder / "uci" / f"{n}.csv.gz").is_file()]
+    if fetch:
+        for one in [n for n in missing if n in fetching.CHECKSUMS]:
+            try:
+                fetching.fetch(one, folder)
+            except (OSError, ValueError) as error:
+                _fail(str(error))
+            missing.remove(one)
+    if missing:
+        typer.echo(where_to_get(missing, folder), err=True)
+    left = tuple(n for n in sets if n not in missing)
+    if not left:
+        raise typer.Exit(2)
+    return left
+
+
+def _run(
+    todo: Iterable[dict], work: Any, lines: Any, dask: str | None, say: Any
+) -> None:
+    from steingp.experiments import jobs
+
+    try:
+        failed = jobs.run(todo, work, lines, dask=dask, say=say)
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped; {lines.path} has what is done. Give the same command "
+                   "again to go on.", err=True)  # fmt: skip
+        raise typer.Exit(130) from None
+    except (OSError, ValueError) as error:
+        _fail(str(error))
+        return
+    if failed:
+        typer.echo(
+            f"{failed} fits failed; the same command tries them again.", err=True
+        )
+
+
+def _say_uci(line: dict[str, Any]) -> None:
+    what = f"{line['set']:20s} split {line['split']}  {line['method']:10s}"
+    if "error" in line:
+        typer.echo(f"{what} {line['error']}")
+        return
+    typer.echo(
+        f"{what} log density {line['log_density']:8.3f}  {line['seconds']:6.1f} s, "
+        f"{line['compile_seconds']:.1f} of them compiling"
+    )
+
+
+def _fail(words: str) -> None:
+    typer.echo(f"error: {words}", err=True)
+    raise typer.Exit(2)
