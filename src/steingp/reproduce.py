@@ -75,6 +75,58 @@ def uci(
     typer.echo(f"\nwrote {lines.path}")
 
 
+@app.command()
+def multimodal(
+    seeds: Annotated[
+        str, typer.Option(help="Of the simulated sets, as in 0,1,2.  [default: twelve]")
+    ] = "",
+    quick: Quick = False,
+    dask: Dask = None,
+    out: Out = RESULTS,
+    name: Annotated[
+        str, typer.Option(help="Of the file: multimodal-gpu, for instance.")
+    ] = "multimodal",
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the figures.  [default: that of --out]"),
+    ] = None,
+) -> None:
+    """Section 5.2: Neal's data with outliers, beside the exact posterior on a grid."""
+    from steingp.experiments import jobs
+    from steingp.experiments import multimodal_study as study
+
+    some = study.SEEDS[-2:] if quick else study.SEEDS
+    if seeds:
+        try:
+            some = tuple(int(part) for part in seeds.split(","))
+        except ValueError:
+            _fail(f"--seeds {seeds}: whole numbers and commas, as in 0,1,2.")
+    if not name.startswith("multimodal"):
+        _fail(f"--name {name}: it must begin with multimodal.")
+    lines = jobs.Lines(out / f"{name}{'-quick' if quick else ''}.jsonl", study.KEYS)
+    _run(study.jobs(some, quick), study.fit_one, lines, dask, _say_multimodal)
+    found = [d for d in lines.read() if d["seed"] in some]
+    typer.echo("\n" + study.in_words(found) + "\n")
+    for path in (lines.path, *study.write_figures(found, figures or out)):
+        typer.echo(f"wrote {path}")
+
+
+def _say_multimodal(line: dict[str, Any]) -> None:
+    what = f"seed {line['seed']:3d}  {line['method']:10s}"
+    if "error" in line:
+        typer.echo(f"{what} {line['error']}")
+        return
+    mass = (
+        f"  mass {line['mass']:.3f} ({line['exact_mass']:.3f})"
+        if "mass" in line
+        else ""
+    )
+    typer.echo(
+        f"{what} log density {line['log_density']:8.2f}  {line['seconds']:6.1f} s, "
+        f"{line['compile_seconds']:.1f} of them compiling{mass}"
+    )
+
+
 def _chosen(
     given: str, there: tuple[str, ...], option: str, default: tuple[str, ...]
 ) -> tuple[str, ...]:
