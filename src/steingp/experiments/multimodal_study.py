@@ -265,10 +265,12 @@ def write_figures(lines: list[dict[str, Any]], folder: Path) -> list[Path]:
         grid = grid_posterior(data.X, data.y, num=60)
         for panel, (name, label) in zip(panels, _NAMES.items(), strict=True):
             _draw_posteriors(panel, name, label, grid, own)
-        panels[1].legend(frameon=False, fontsize=8, ncols=3, loc="upper center",
-                         bbox_to_anchor=(0.5, -0.2))  # fmt: skip
+        figure = style.figure_of(panels)
+        handles = panels[0].get_legend_handles_labels()
+        figure.legend(*handles, frameon=False, fontsize=8, ncols=5,
+                      loc="outside lower center")  # fmt: skip
         paths.append(folder / "multimodal_posteriors.png")
-        style.figure_of(panels).savefig(paths[1], dpi=150)
+        figure.savefig(paths[1], dpi=150)
     plt.close("all")
     return paths
 
