@@ -6,7 +6,7 @@ INTEROP := .venv-interop
 BENCH := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-interop real-data evaluate calibration bench clean
+.PHONY: help demo test check format test-interop real-data evaluate calibration bench results clean
 
 help:
 	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
@@ -16,6 +16,7 @@ help:
 	@echo "make evaluate      compare the default fit with NUTS and grids (needs STEINGP_DATA)"
 	@echo "make calibration   rank truths among draws of 3 x 1000 fits (hours on a CPU)"
 	@echo "make bench         time fits and gradients beside GPflow, GPyTorch and NUTS (hours)"
+	@echo "make results       docs/results.md from results/*.jsonl of steingp reproduce"
 	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
 
 demo: $(VENV)/installed
@@ -39,6 +40,9 @@ test-interop: $(INTEROP)/installed
 
 real-data: $(VENV)/installed
 	$(BIN)/python benchmarks/real_data.py
+
+results: $(VENV)/installed
+	$(BIN)/python benchmarks/results_page.py
 
 evaluate: $(VENV)/installed
 	$(BIN)/python benchmarks/evaluate.py

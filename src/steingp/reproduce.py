@@ -127,6 +127,50 @@ def _say_multimodal(line: dict[str, Any]) -> None:
     )
 
 
+@app.command("air-quality")
+def air_quality(
+    datasets: Annotated[
+        str, typer.Option(help="uk, netherlands or both.  [default: both]")
+    ] = "",
+    methods: Annotated[
+        str, typer.Option(help="As in default,SVI.  [default: all]")
+    ] = "",
+    splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 5,
+    quick: Quick = False,
+    dask: Dask = None,
+    out: Out = RESULTS,
+    name: Annotated[
+        str, typer.Option(help="Of the file: air_quality-gpu, for instance.")
+    ] = "air_quality",
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the figures.  [default: that of --out]"),
+    ] = None,
+) -> None:
+    """Section 5.3: nitrogen dioxide in the UK and the Netherlands; wants a GPU."""
+    from steingp.experiments import air_quality as study
+    from steingp.experiments import air_quality_figures as pictures
+    from steingp.experiments import jobs
+
+    there = tuple(study.FILES)
+    sets = _chosen(datasets, there, "--datasets", ("uk",) if quick else there)
+    ways = _chosen(methods, study.METHODS, "--methods", study.METHODS)
+    if not name.startswith("air_quality"):
+        _fail(f"--name {name}: it must begin with air_quality.")
+    try:
+        for one in sets:
+            study.table(one)
+    except FileNotFoundError as error:
+        _fail(str(error))
+    lines = jobs.Lines(out / f"{name}{'-quick' if quick else ''}.jsonl", study.KEYS)
+    todo = study.jobs(sets, ways, 1 if quick else splits, quick)
+    _run(todo, study.fit_one, lines, dask, _say_uci)
+    found = [d for d in lines.read() if d["set"] in sets and d["method"] in ways]
+    typer.echo("\n" + pictures.in_words(found) + "\n")
+    for path in (lines.path, *pictures.write_figures(found, figures or out)):
+        typer.echo(f"wrote {path}")
+
+
 def _chosen(
     given: str, there: tuple[str, ...], option: str, default: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -184,7 +228,7 @@ def _run(
 
 
 def _say_uci(line: dict[str, Any]) -> None:
-    what = f"{line['set']:20s} split {line['split']}  {line['method']:10s}"
+    what = f"{line['set']:20s} split {line['split']!s:8s}  {line['method']:14s}"
     if "error" in line:
         typer.echo(f"{what} {line['error']}")
         return

@@ -126,6 +126,7 @@ def svi(
     num_steps: int = 10_000,
     learning_rate: float = 0.01,
     natural_rate: float = 0.1,
+    max_seconds: float | None = None,
     progress: bool = True,
 ) -> VariationalFit:
     """Stochastic variational inference: a batch of rows at every step.
@@ -135,6 +136,8 @@ def svi(
         num_steps: of theta and q together.
         learning_rate: of Adam, for theta.
         natural_rate: how far q goes at a step to what its batch asks for, in (0, 1].
+        max_seconds: stop earlier, when so many have passed since the first 50 steps, with
+            which code is compiled.
         progress: show a bar (on a terminal only).
 
     Raises:
@@ -159,9 +162,12 @@ def svi(
         raise ValueError(
             "svi needs inducing points: make the model with inducing=200, for instance."
         )
+    if max_seconds is not None and not max_seconds > 0:
+        raise ValueError(f"max_seconds must be positive; got {max_seconds!r}.")
     return _climb(
-        with_q(model), num_steps, learning_rate, natural_rate, 0, "SVI", progress
-    )
+        with_q(model), num_steps, learning_rate, natural_rate, 0, "SVI", progress,
+        max_seconds,
+    )  # fmt: skip
 
 
 def with_q(model: SteinGP) -> SteinGP:
@@ -247,10 +253,11 @@ def _climb(
     num_settling: int,
     name: str,
     progress: bool,
+    max_seconds: float | None = None,
 ) -> VariationalFit:
     target = model.target
     assert isinstance(target, Variational)
-    began = time.perf_counter()
+    began = compiled = time.perf_counter()
     start = target.specification.hyperparameters.start()
     z = np.asarray(
         ravel_pytree(target.specification.hyperparameters.unconstrain(start))[0]
@@ -280,7 +287,11 @@ def _climb(
                         "Standardise the data, or use a smaller learning_rate."
                     )
                 bounds.append(float(value))
+                if done == 0:
+                    compiled = time.perf_counter()
                 show(int(state.step), f"bound {value:.1f}")
+                if max_seconds and time.perf_counter() - compiled > max_seconds:
+                    break
         except KeyboardInterrupt:
             warnings.warn(
                 f"interrupted after {int(state.step)} of {total} steps; what was reached "

@@ -84,11 +84,12 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
         data, is_classification(name), method, split, job.get("quick", False)
     )
     seconds = time.perf_counter() - began
+    compiling = seconds_compiling() - compiling
     line = {
         "rows": len(data.y),
         "columns": data.X.shape[1],
         "seconds": seconds,
-        "compile_seconds": seconds_compiling() - compiling,
+        "compile_seconds": compiling,
         "draws": posterior.num_draws,
         **score(posterior.predict_y(data.X_test), data.y_test, is_classification(name)),
     }

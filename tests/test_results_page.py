@@ -1,0 +1,45 @@
+"""docs/results.md from made-up lines."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+_path = Path(__file__).parent.parent / "benchmarks" / "results_page.py"
+_spec = importlib.util.spec_from_file_location("results_page", _path)
+assert _spec is not None and _spec.loader is not None
+results_page = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(results_page)
+
+ABOUT = {"device": "cpu", "jax": "0.10", "steingp": "0.1", "date": "2026-11-16"}
+
+
+def uci_line(name: str, split: int, method: str, value: float) -> dict:
+    return {
+        "set": name, "split": split, "method": method, "log_density": value,
+        "rmse": 0.5, "coverage90": 0.9, "seconds": 2.0, "compile_seconds": 1.0, **ABOUT,
+    }  # fmt: skip
+
+
+def test_the_page_has_tables_flaws_and_what_was_left_out(tmp_path: Path) -> None:
+    lines = [
+        uci_line(name, split, method, -0.4 - 0.1 * split + 0.3 * (method == "ML"))
+        for name in ("servo", "boston")
+        for split in range(5)
+        for method in ("default", "SteinGP2", "ML")
+    ] + [uci_line("blood_rowid", 0, "HMC", -0.5)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "uci.jsonl").write_text(text)
+    page = tmp_path / "results.md"
+    written = results_page.write(tmp_path, page, tmp_path / "figures")
+    assert page.read_text() == written
+    for words in ("row number", "-0.41 +-0.21", "31 fits on cpu", "Left out",
+                  "servo (ML by 0.300", "parkinsons default (0, 1)"):  # fmt: skip
+        assert words in written, words
+    assert "Air quality" not in written and "GPflow there" not in written
+
+
+def test_columns_become_code_and_sentences_stay() -> None:
+    words = "A sentence.\n\ntitle\na   1\nb   2\n\nx   y\n1   2"
+    found = results_page.blocks(words)
+    assert found.count("```") == 4 and "title\n\n```\na   1" in found
+    assert found.startswith("A sentence.\n\n")
