@@ -189,7 +189,7 @@ def significance(lines: list[Line], sets: list[str]) -> str:
             if not len(gap):
                 continue
             gains.append(gap.mean())
-            if len(gap) > 1 and gap.std() > 0:
+            if len(gap) > 1 and gap.std() > 1e-9:
                 p = float(np.asarray(ttest_1samp(gap, 0.0))[1])
                 better += p < ALPHA and gap.mean() > 0
                 worse += p < ALPHA and gap.mean() < 0
