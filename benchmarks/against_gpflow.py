@@ -117,6 +117,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one set, to try it")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
+    if asked.quick and asked.out == RESULTS:
+        asked.out = Path("against_gpflow-quick.jsonl")
     lines = []
     for name, method in TASKS[:1] if asked.quick else TASKS:
         line = run(name, method, 1 if asked.quick else 5, 50 if asked.quick else 2000)

@@ -191,7 +191,8 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
         ):
             if any(line["task"] == task for line in lines):
                 text += part.format(
-                    table=table(lines), shortfalls=shortfalls(lines, found["gpu"])
+                    table=table(lines),
+                    shortfalls=shortfalls(lines, found.get("gpu", False)),
                 )
     page.write_text(text)
     print(text)

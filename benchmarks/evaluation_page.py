@@ -80,7 +80,7 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 {remarks}
 """
 
-REMARKS = """Default fits ran on the GPU (64 particles), two at a time; the paper's, the
+REMARKS = """Default fits ran on the GPU (64 particles), two at a time, and where modes are explored for with two sweeps after each rise of beta instead of the three of now; the paper's, the
 minibatched and the streamed ones and the costs are of earlier versions. Costs were
 measured one problem at a time, and docs/speed.md has later ones. The verdicts that these
 fits carry had one bound, 1.22, for the R-hats of means and of spreads, and failed 26 of

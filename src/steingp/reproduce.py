@@ -62,8 +62,7 @@ def uci(
     ways = _chosen(
         methods, uci.METHODS, "--methods", uci.QUICK_METHODS if quick else uci.METHODS
     )
-    if not name.startswith("uci"):
-        _fail(f"--name {name}: it must begin with uci, as the names of its sisters do.")
+    _check_name(name, "uci")
     if quick:
         splits, name = splits or 1, f"{name}-quick"
     sets = _present(sets, fetch)
@@ -101,8 +100,7 @@ def multimodal(
             some = tuple(int(part) for part in seeds.split(","))
         except ValueError:
             _fail(f"--seeds {seeds}: whole numbers and commas, as in 0,1,2.")
-    if not name.startswith("multimodal"):
-        _fail(f"--name {name}: it must begin with multimodal.")
+    _check_name(name, "multimodal")
     lines = jobs.Lines(out / f"{name}{'-quick' if quick else ''}.jsonl", study.KEYS)
     _run(study.jobs(some, quick), study.fit_one, lines, dask, _say_multimodal)
     found = [d for d in lines.read() if d["seed"] in some]
@@ -155,8 +153,7 @@ def air_quality(
     there = tuple(study.FILES)
     sets = _chosen(datasets, there, "--datasets", ("uk",) if quick else there)
     ways = _chosen(methods, study.METHODS, "--methods", study.METHODS)
-    if not name.startswith("air_quality"):
-        _fail(f"--name {name}: it must begin with air_quality.")
+    _check_name(name, "air_quality")
     try:
         for one in sets:
             study.table(one)
@@ -169,6 +166,13 @@ def air_quality(
     typer.echo("\n" + pictures.in_words(found) + "\n")
     for path in (lines.path, *pictures.write_figures(found, figures or out)):
         typer.echo(f"wrote {path}")
+
+
+def _check_name(name: str, base: str) -> None:
+    """Files of one study are told by the beginning of their names."""
+    if name.endswith("-quick") or not (name == base or name.startswith(f"{base}-")):
+        _fail(f"--name {name}: it must be {base} or begin with {base}-, and not end in "
+              "-quick.")  # fmt: skip
 
 
 def _chosen(
@@ -190,7 +194,8 @@ def _present(sets: tuple[str, ...], fetch: bool) -> tuple[str, ...]:
         folder = Path("steingp-data").absolute()
         typer.echo(f"STEINGP_DATA is not set; data go to {folder}.")
         os.environ["STEINGP_DATA"] = str(folder)
-    folder = Path(os.environ.get("STEINGP_DATA", "steingp-data"))
+    default = str(Path("steingp-data").absolute())
+    folder = Path(os.environ.setdefault("STEINGP_DATA", default))
     missing = [n for n in sets if not (folder / "uci" / f"{n}.csv.gz").is_file()]
     if fetch:
         for one in [n for n in missing if n in fetching.CHECKSUMS]:

@@ -48,7 +48,7 @@ NUM_EXPLORERS = 256
 """Particles that explore where that takes little time."""
 KEPT = 0.6
 """Share of the particles that the weights of a rise are worth."""
-SWEEPS = 2
+SWEEPS = 3
 """Of moves after each rise."""
 MOST_RISES = 60
 CLIMBS, CLIMBING_STEPS, CLIMBING_STEP = 3, 40, 0.15

@@ -188,13 +188,13 @@ def _begin(
     apart = np.random.default_rng(seed).normal(size=(num, len(mean)))
     apart = _APART * (apart - apart.mean(axis=0)) * (num > 1)
     means = mean[None, :] + jnp.asarray(apart) @ root.T
+    lower = cholesky(root @ root.T, target.jitter)
     if full:
-        lower = cholesky(root @ root.T, target.jitter)
         widths = jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
     else:
         # the best independent sds of f given the precision of a Gaussian q(f)
         L = cholesky(target.covariance(theta, data), target.jitter)
-        inverse = solve_lower(L @ root, jnp.eye(len(mean)))
+        inverse = solve_lower(L @ lower, jnp.eye(len(mean)))
         widths = -0.5 * jnp.log(jnp.sum(inverse**2, axis=0))
     widths = jnp.broadcast_to(widths, (num, *widths.shape))
     return _Mixture(z, jnp.zeros(num), means, widths)

@@ -55,7 +55,8 @@ class VariationalFit(NamedTuple):
     bound: float
     """On the log likelihood, at the end: over all rows, or else of the last batch."""
     bounds: np.ndarray
-    """The same now and then on the way, without the divergence of q from its prior."""
+    """The same now and then on the way; of `vi` and `svi` without the divergence of q from
+    its prior."""
     seconds: float
 
 
@@ -77,8 +78,8 @@ def vi(
     """Variational inference on all rows, for any likelihood.
 
     q is a Gaussian over f at every row, or at the inducing points of the model. At the end
-    q settles while theta stands still. For Gaussian data without inducing points the
-    bound is the likelihood itself.
+    q settles while theta stands still. For Gaussian data without inducing points, and
+    without White in the kernel, the bound is the likelihood itself.
 
     Args:
         model: a `SteinGP` with its data in memory.
@@ -267,6 +268,7 @@ def _climb(
         z, optimiser.init(jnp.asarray(z)), Natural.of_prior(len(target.Z)), np.array(0)
     )
     batches = model.batches()
+    source: Any = batches.chunk(0, 1)[0]
     total, bounds = num_steps + num_settling, []
     with (
         blas_suited_to(model.matrix_size),
@@ -299,9 +301,7 @@ def _climb(
                 stacklevel=3,
             )
     particle = _particle(target, state)
-    last = batches.chunk(max(int(state.step) - 1, 0), 1)[0].at(
-        jnp.asarray(state.step - 1)
-    )
+    last = source.at(jnp.asarray(max(int(state.step) - 1, 0)))
     bound = float(bound_of(target, particle, last))
     draw = {k: np.asarray(v)[None] for k, v in particle.items()}
     exact = isinstance(batches, FullBatch)

@@ -10,6 +10,7 @@ tried again by the next run.
 import json
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,14 @@ class Lines:
     def read(self) -> list[Line]:
         """Of each job the latest line without an error, or else the latest."""
         latest: dict[str, Line] = {}
-        for path in sorted(
-            self.path.parent.glob(f"{self.path.stem.split('-')[0]}*.jsonl")
-        ):
-            quick = "quick" in path.stem
-            if quick != ("quick" in self.path.stem):
-                continue
+        base = self.path.stem.split("-")[0]
+        folder, quick = self.path.parent, self.path.stem.endswith("-quick")
+        paths = [*folder.glob(f"{base}.jsonl"), *folder.glob(f"{base}-*.jsonl")]
+        for path in sorted(paths):
             for line in read_lines(path):
-                if "error" not in line or self._key(line) not in latest:
+                before = latest.get(self._key(line))
+                better = before is None or "error" in before or "error" not in line
+                if better and line.get("quick", False) == quick:
                     latest[self._key(line)] = line
         return list(latest.values())
 
@@ -91,9 +92,20 @@ def cut_off_half_lines(path: Path) -> None:
 
 
 def attempt(work: Callable[[Job], Line], job: Job) -> Line:
-    """The line of a job; with the error, if it failed."""
+    """The line of a job; with the error, if it failed.
+
+    Raises:
+        KeyboardInterrupt: also where a fit would end early and keep what it has reached,
+            which is not what the job asked for.
+    """
     try:
-        return {**job, **work(job)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "interrupted", UserWarning)
+            return {**job, **work(job)}
+    except UserWarning as warning:
+        if str(warning).startswith("interrupted"):
+            raise KeyboardInterrupt from None
+        raise
     except (ArithmeticError, ValueError, RuntimeError, OSError) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{type(error).__name__}: {error} ({Path(where.filename).name})"

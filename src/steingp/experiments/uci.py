@@ -30,7 +30,7 @@ REGRESSION = (
 )  # fmt: skip
 SETS = (*REGRESSION, *CLASSIFICATION, *(f"{name}_rowid" for name in CLASSIFICATION))
 LARGE = ("gas", "parkinsons", "skillcraft", "winewhite")
-"""More than 2000 rows: two splits, as in the paper."""
+"""More than 2000 rows: two splits."""
 STEIN = {f"SteinGP{J}": J for J in (2, 5, 10, 20)}
 """The paper's own: plain SVGD, latents part of the particles where y is a label."""
 METHODS = ("default", *STEIN, "VI", "ML", "HMC")
