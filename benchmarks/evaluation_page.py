@@ -80,21 +80,22 @@ the same machine. Bound: a tenth on a CPU with two cores, a fiftieth on a GPU.
 {remarks}
 """
 
-REMARKS = """Default fits ran on the GPU (64 particles), two at a time, and where modes are explored for with two sweeps after each rise of beta instead of the three of now; the paper's, the
-minibatched and the streamed ones and the costs are of earlier versions. Costs were
-measured one problem at a time, and docs/speed.md has later ones. The verdicts that these
-fits carry had one bound, 1.22, for the R-hats of means and of spreads, and failed 26 of
-170 fits. Since half as many draws are asked for of spreads as of means, their bound is
-1.40 for 64 particles now, which was chosen with these fits at hand: by it 8 fail, one of
-boston (1.53) and one of autompg (1.54) by R-hat of spreads, two of hepatitis by their
-Stein discrepancy (within 1 % of its bound), three of studentt by the Pareto k of their
-correction (0.70 to 0.87, bound 0.7) and one of two-modes by its masses' error, though
-they are right within .01. Where a grid is the truth an effective size of 1000 is asked
-for in the coordinates that particles move in; in log-hyperparameters three fits were
-worth 969 to 991. Some fits of boston predict worse than NUTS by more than the bound: at
-effective sizes of 400 to 500 its test log density has an sd of .008 over seeds. servo
-mixes slowly, for NUTS too; its third lengthscale has a long thin tail that fits of 400
-draws often miss."""
+REMARKS = """Default fits ran on the GPU (64 particles), two at a time, and where modes
+are explored for with two sweeps after each rise of beta instead of the three of now;
+the paper's, the minibatched and the streamed ones and the costs are of earlier
+versions. Costs were measured one problem at a time, and docs/speed.md has later ones.
+The verdicts that these fits carry had one bound, 1.22, for the R-hats of means and of
+spreads, and failed 26 of 170 fits. Since half as many draws are asked for of spreads as
+of means, their bound is 1.40 for 64 particles now, which was chosen with these fits at
+hand: by it 8 fail, one of boston (1.53) and one of autompg (1.54) by R-hat of spreads,
+two of hepatitis by their Stein discrepancy (within 1 % of its bound), three of studentt
+by the Pareto k of their correction (0.70 to 0.87, bound 0.7) and one of two-modes by
+its masses' error, though they are right within .01. Where a grid is the truth an
+effective size of 1000 is asked for in the coordinates that particles move in; in log-
+hyperparameters three fits were worth 969 to 991. Some fits of boston predict worse than
+NUTS by more than the bound: at effective sizes of 400 to 500 its test log density has
+an sd of .008 over seeds. servo mixes slowly, for NUTS too; its third lengthscale has a
+long thin tail that fits of 400 draws often miss."""
 
 
 def known_text(lines: list[Line]) -> str:

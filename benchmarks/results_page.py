@@ -23,11 +23,11 @@ RESULTS, PAGE, FIGURES = (
 HEAD = """# The paper's studies, reproduced
 
 Made by `make results` from `results/*.jsonl`, which `steingp reproduce uci`, `multimodal`
-and `air-quality` write. `default` is `steingp.fit`; `SteinGP` is the paper's own algorithm
-(plain SVGD, Adam, latents part of the particles where f cannot be integrated out exactly),
-with its number of particles behind; the others are `steingp.baselines`, of which ML, sparse
-and VI have GPflow's values at the same hyperparameters (last section). The paper's splits and simulated sets are not known: its figures
-are of others than ours.
+and `air-quality` write. `default` is `steingp.fit`; `SteinGP` is the paper's own
+algorithm (plain SVGD, Adam, latents part of the particles where f cannot be integrated
+out exactly), with its number of particles behind; the others are `steingp.baselines`, of
+which ML, sparse and VI have GPflow's values at the same hyperparameters (last section).
+The paper's splits and simulated sets are not known: its figures are of others than ours.
 """
 
 FLAWS = """
@@ -64,10 +64,9 @@ standard error over splits. Below each, the paper's mean and its spread over fiv
 {flaws}
 ### Paired comparisons
 
-`better` and `worse`: sets on which a paired t test over splits finds the default different
-from the rival at 5 % (its variance corrected for rows that splits share), without correction
-for the number of sets. `p over sets`:
-Wilcoxon's signed ranks.
+`better` and `worse`: sets on which a paired t test over splits finds the default
+different from the rival at 5 % (its variance corrected for rows that splits share),
+without correction for the number of sets. `p over sets`: Wilcoxon's signed ranks.
 
 ```
 {significance}

@@ -63,6 +63,40 @@ def test_programming_errors_are_not_hidden(tmp_path: Path) -> None:
         )
 
 
+def test_of_several_failures_the_latest_is_told(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "squares.jsonl", KEYS)
+    for words in ("first", "second"):
+        lines.append({"x": 1, "error": words})
+    assert [line["error"] for line in lines.read()] == ["second"]
+
+
+def interrupted(job: dict) -> dict:
+    """A fit that meets Ctrl-C keeps what it has reached, and says so."""
+    import numpy as np
+
+    import steingp as sg
+
+    X = np.linspace(-1, 1, 12)[:, None]
+    model = sg.SteinGP((X, np.sin(3 * X)), sg.kernels.Matern52())
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    if job["x"] == 0:
+        found = sg.baselines.vi(model, num_steps=10**6, progress=False).posterior
+    else:
+        run = sg.SVGD(model, n_particles=3)
+        run.run(10**6, progress=False)
+        found = run.posterior()
+    return {"y": found.num_draws}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_ctrl_c_ends_the_study_and_leaves_no_line(tmp_path: Path, which: int) -> None:
+    lines = Lines(tmp_path / "fits.jsonl", KEYS)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run([{"x": which}, {"x": 2}], interrupted, lines)
+    assert lines.read() == [] and not lines.is_done({"x": which})
+
+
 def test_a_second_machine_writes_its_own_file(tmp_path: Path) -> None:
     jobs.run([{"x": 1}], square, Lines(tmp_path / "squares.jsonl", KEYS))
     other = Lines(tmp_path / "squares-gpu.jsonl", KEYS)
@@ -71,6 +105,9 @@ def test_a_second_machine_writes_its_own_file(tmp_path: Path) -> None:
     assert len(Lines(tmp_path / "squares.jsonl", KEYS).read()) == 2
     quick = Lines(tmp_path / "squares-quick.jsonl", KEYS)
     assert not quick.is_done({"x": 1}) and quick.read() == []
+    quick.append({"x": 3, "y": 0, "quick": True})
+    assert not Lines(tmp_path / "squares.jsonl", KEYS).is_done({"x": 3})
+    assert Lines(tmp_path / "squares-quick.jsonl", KEYS).is_done({"x": 3})
 
 
 def test_killed_midway_it_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Point estimates and variational rivals, against closed forms and each other."""
 
+import time
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -183,6 +185,17 @@ def test_svi_of_a_stream_is_svi_of_the_same_rows(
     )
 
 
+def test_svi_stops_when_its_time_is_out(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    model = regression(rows, inducing=5, batch_size=10)
+    baselines.svi(model, num_steps=100)  # compiles
+    began = time.perf_counter()
+    found = baselines.svi(model, num_steps=10**7, max_seconds=0.3)
+    assert time.perf_counter() - began < 20.0
+    assert 50 < int(found.posterior.method.split()[1]) < 10**6
+    with pytest.raises(ValueError, match="max_seconds"):
+        baselines.svi(model, max_seconds=0.0)
+
+
 @pytest.mark.parametrize(
     ("rival", "options", "words"),
     [
@@ -230,6 +243,27 @@ def test_a_mixtures_bound_is_below_the_likelihood(rows: tuple) -> None:
         ]  # fmt: skip
         assert found.bound < exact[0]
         assert found.posterior.weights.sum() == pytest.approx(1.0)
+
+
+def test_a_diagonal_gaussian_is_the_best_there_is(rows: tuple) -> None:
+    """Of Gaussian rows, at the theta that was found: S_ii = 1 / (K^-1 + 1 / noise)_ii."""
+    found = baselines.mixture_vi(
+        regression(rows), num_components=1, covariance="diagonal", num_steps=1500,
+        learning_rate=0.05,
+    )  # fmt: skip
+    X, y = rows
+    theta = found.posterior.particles
+    variance, noise = theta["kernel.variance"][0], theta["likelihood.variance"][0]
+    lengthscale = theta["kernel.lengthscales"][0, 0]
+    K = variance * np.exp(-0.5 * (X - X.T) ** 2 / lengthscale**2) + 1e-6 * np.eye(
+        len(X)
+    )
+    precision = np.linalg.inv(K) + np.eye(len(X)) / noise
+    exact = -negative_log_likelihood(np.log([variance, lengthscale, noise]), X, y)
+    # E log p(y, f) - E log q, q the best diagonal Gaussian, falls short by KL(q | p)
+    widths = 1.0 / np.diag(precision)
+    gap = -0.5 * (np.sum(np.log(widths)) + np.linalg.slogdet(precision)[1])
+    assert found.bound == pytest.approx(exact - gap, abs=0.05)
 
 
 def test_equal_components_lose_what_jensens_inequality_loses(

@@ -167,7 +167,7 @@ def test_sets_that_are_not_there_are_named_with_their_source(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(("--datasets", "serv"), "no 'serv'"), (("--methods", "MCMC"), "no 'MCMC'"),
-     (("--name", "gpu"), "begin with uci")],
+     (("--name", "gpu"), "begin with uci-"), (("--name", "uci2"), "begin with uci-")],
 )  # fmt: skip
 def test_typos_are_told(data: Path, arguments: tuple[str, ...], words: str) -> None:
     code, said = run(*arguments)

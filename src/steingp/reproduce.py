@@ -230,6 +230,8 @@ def _run(
         typer.echo(
             f"{failed} fits failed; the same command tries them again.", err=True
         )
+        if all("error" in line for line in lines.read()):
+            raise typer.Exit(1)
 
 
 def _say_uci(line: dict[str, Any]) -> None:

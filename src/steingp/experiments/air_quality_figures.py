@@ -88,17 +88,24 @@ def _variances(line: Line) -> tuple[float, float]:
     lon, lat = np.meshgrid(*map_points(line["set"]))
     (west, south), (east, north) = MIDLANDS
     inside = (lon > west) & (lon < east) & (lat > south) & (lat < north)
-    land = _on_land(line["set"])
+    land = _on_land(line["set"], _OUTLINES[line["set"]][:1])  # not Ireland's
     variance = np.reshape(line["map"]["variance"], lon.shape)
     return float(variance[inside].mean()), float(variance[land & ~inside].mean())
 
 
 def in_words(lines: list[Line]) -> str:
     """What the command prints at the end."""
-    parts = []
+    parts = [
+        f"failed: {d['set']} split {d['split']} {d['method']}: {d['error']}"
+        for d in lines
+        if "error" in d
+    ]
     for name in FILES:
         if any(d["set"] == name and d["split"] != "midlands" for d in lines):
-            unit = next(d["unit"] for d in lines if d["set"] == name and "unit" in d)
+            units = [d["unit"] for d in lines if d["set"] == name and "unit" in d]
+            if not units:
+                continue
+            unit = units[0]
             parts.append(
                 f"{name}, random splits, in units of the target's sd (about {unit:.1f} "
                 f"micrograms per cubic metre)\n{score_table(lines, name)}"
@@ -111,10 +118,10 @@ def in_words(lines: list[Line]) -> str:
 # --- figures ----------------------------------------------------------------------------
 
 
-def outline(name: str) -> list[np.ndarray]:
+def outline(name: str, files: tuple[str, ...] | None = None) -> list[np.ndarray]:
     """Coastlines: rings of longitude and latitude; none, where the files are not there."""
     rings = []
-    for file in _OUTLINES[name]:
+    for file in _OUTLINES[name] if files is None else files:
         path = data_folder() / "air_quality" / f"{file}.geojson"
         if path.is_file():
             shape = json.loads(path.read_text())["geometry"]
@@ -124,13 +131,13 @@ def outline(name: str) -> list[np.ndarray]:
     return rings
 
 
-def _on_land(name: str) -> np.ndarray:
+def _on_land(name: str, files: tuple[str, ...] | None = None) -> np.ndarray:
     """Which points of a map lie within a coastline; all, where none is known."""
     from matplotlib.path import Path as Outline
 
     lon, lat = np.meshgrid(*map_points(name))
     points = np.stack([lon.ravel(), lat.ravel()], axis=1)
-    rings = outline(name)
+    rings = outline(name, files)
     if not rings:
         return np.ones(lon.shape, bool)
     inside = [Outline(ring).contains_points(points) for ring in rings]
