@@ -149,7 +149,7 @@ def _maximise(
     seed: int,
     progress: bool,
 ) -> PointEstimate:
-    check_model(model, what)
+    _check_model(model, what)
     check_count("num_starts", num_starts)
     check_count("max_iterations", max_iterations)
     check_count("seed", seed, lowest=0)
@@ -209,7 +209,7 @@ def _starts(model: SteinGP, num: int, seed: int) -> list[np.ndarray]:
     return [np.asarray(ravel_pytree(target.unconstrain(theta))[0]) for theta in each]
 
 
-def check_model(model: Any, what: str) -> None:
+def _check_model(model: Any, what: str) -> None:
     """Refuse what has no likelihood of theta alone."""
     if not isinstance(model, SteinGP):
         raise ValueError(f"model must be a SteinGP; got {type(model).__name__}.")

@@ -241,7 +241,7 @@ def _particle(target: Variational, state: _State) -> Particle:
 
 
 @eqx.filter_jit
-def bound_of(target: Variational, particle: Particle, batch: Batch) -> Array:
+def _bound_of(target: Variational, particle: Particle, batch: Batch) -> Array:
     return target.log_likelihood(particle, batch)
 
 
@@ -302,7 +302,7 @@ def _climb(
             )
     particle = _particle(target, state)
     last = source.at(jnp.asarray(max(int(state.step) - 1, 0)))
-    bound = float(bound_of(target, particle, last))
+    bound = float(_bound_of(target, particle, last))
     draw = {k: np.asarray(v)[None] for k, v in particle.items()}
     exact = isinstance(batches, FullBatch)
     about = f"{name}, {int(state.step)} steps, bound {bound:.2f}"
