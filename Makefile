@@ -6,7 +6,7 @@ INTEROP := .venv-interop
 BENCH := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-interop real-data evaluate calibration bench results clean
+.PHONY: help demo test check format test-interop evaluate calibration bench results clean
 
 help:
 	@echo "make demo          fit built-in data, print the table, write figures to demo-output/"
@@ -17,7 +17,6 @@ help:
 	@echo "make calibration   rank truths among draws of 3 x 1000 fits (hours on a CPU)"
 	@echo "make bench         time fits and gradients beside GPflow, GPyTorch and NUTS (hours)"
 	@echo "make results       docs/results.md from results/*.jsonl of steingp reproduce"
-	@echo "make real-data     fit six UCI sets at full size (needs STEINGP_DATA)"
 
 demo: $(VENV)/installed
 	$(BIN)/steingp demo --out demo-output
@@ -37,9 +36,6 @@ format: $(VENV)/installed-check
 test-interop: $(INTEROP)/installed
 	TF_CPP_MIN_LOG_LEVEL=3 $(INTEROP)/bin/python -m pytest -q --rootdir tests_interop \
 	    -c tests_interop/pytest.ini tests_interop
-
-real-data: $(VENV)/installed
-	$(BIN)/python benchmarks/real_data.py
 
 results: $(VENV)/installed
 	$(BIN)/python benchmarks/results_page.py

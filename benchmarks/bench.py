@@ -187,7 +187,7 @@ def tasks(part: str, quick: bool, on_gpu: bool) -> Iterator[tuple[dict, list[str
             "inducing": 20 if quick else 600,
             "particles": 2 if quick else 30,
             "batch": 256,
-            "steps": 1000 if on_gpu else 48,
+            "steps": 1000 if on_gpu else 100,
         }
         if quick:
             base |= {

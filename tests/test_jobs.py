@@ -175,3 +175,26 @@ def test_without_dask_it_says_what_to_install(
         jobs.run(
             [{"x": 1}], square, Lines(tmp_path / "a.jsonl", KEYS), dask="tcp://a:1"
         )
+
+
+def and_its_process(job: dict) -> dict:
+    if job["x"] == 13:
+        os._exit(1)
+    time.sleep(0.2)
+    return {"y": job["x"] ** 2, "process": os.getpid()}
+
+
+def test_several_processes_share_the_fits(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "squares.jsonl", KEYS)
+    todo = [{"x": x} for x in range(8)]
+    assert jobs.run(todo, and_its_process, lines, processes=2) == 0
+    written = list(jobs.read_lines(lines.path))
+    assert sorted(line["y"] for line in written) == [x**2 for x in range(8)]
+    assert len({line["process"] for line in written}) == 2
+
+
+def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "squares.jsonl", KEYS)
+    assert jobs.run([{"x": 13}], and_its_process, lines, processes=2) == 1
+    (line,) = lines.read()
+    assert "a process died" in line["error"]

@@ -10,7 +10,13 @@ assert _spec is not None and _spec.loader is not None
 results_page = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(results_page)
 
-ABOUT = {"device": "cpu", "jax": "0.10", "steingp": "0.1", "date": "2026-11-16"}
+ABOUT = {
+    "device": "cpu",
+    "cores": 1,
+    "jax": "0.10",
+    "steingp": "0.1",
+    "date": "2026-11-16",
+}
 
 
 def uci_line(name: str, split: int, method: str, value: float) -> dict:
@@ -27,14 +33,18 @@ def test_the_page_has_tables_flaws_and_what_was_left_out(tmp_path: Path) -> None
         for split in range(5)
         for method in ("default", "SteinGP2", "ML")
     ] + [uci_line("blood_rowid", 0, "HMC", -0.5)]
+    lines.append({"set": "machine", "split": 0, "method": "ML",
+                  "error": "RuntimeError: too far"})  # fmt: skip
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "uci.jsonl").write_text(text)
     page = tmp_path / "results.md"
     written = results_page.write(tmp_path, page, tmp_path / "figures")
     assert page.read_text() == written
-    for words in ("row number", "-0.41 +-0.21", "31 fits on cpu", "Left out",
-                  "servo (ML by 0.300", "parkinsons default (0, 1)"):  # fmt: skip
+    for words in ("row number", "-0.41 +-0.21", "31 fits on cpu, 1 core", "Left out",
+                  "servo (ML by 0.300", "- parkinsons: splits 0, 1",
+                  "- boston: SteinGP5 0 1 2 3 4, SteinGP10"):  # fmt: skip
         assert words in written, words
+    assert "Failed: machine, split 0, ML: RuntimeError: too far" in written
     assert "Air quality" not in written and "GPflow there" not in written
 
 

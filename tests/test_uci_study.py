@@ -119,6 +119,13 @@ def test_runtimes_are_relative_to_two_particles_on_the_same_machine() -> None:
     assert uci_tables.relative_runtimes([*lines, other]) == {"ML": 3.0}
 
 
+def test_a_set_is_timed_on_the_machine_with_most_methods() -> None:
+    here = [line("servo", 0, m, 0.0, 3.0) for m in ("SteinGP2", "ML")]
+    there = line("servo", 1, "ML", 0.0, 101.0) | {"device": "cpu", "cores": 1}
+    row = uci_tables.runtime_table([*here, there], ["servo"]).splitlines()[1]
+    assert row.split() == ["servo", "-", "2", "-", "-", "-", "-", "2", "-", "cpu"]
+
+
 def test_where_the_default_falls_short_is_named() -> None:
     rng = np.random.default_rng(0)
     lines = []

@@ -1,6 +1,7 @@
 """Compiled code that outlives the process, on request; what compiling costs."""
 
 import functools
+import time
 from pathlib import Path
 
 import jax
@@ -46,18 +47,22 @@ def keep_compiled(folder: str | Path | None = None) -> Path:
     return path
 
 
-_seconds = 0.0
+_spans: list[tuple[float, float]] = []
+"""From when to when JAX traced, lowered or compiled; none within another."""
 
 
-def _count(event: str, duration_secs: float, **_: str | int) -> None:
-    global _seconds
-    if event in ("/jax/core/compile/backend_compile_duration",
-                 "/jax/core/compile/jaxpr_to_mlir_module_duration"):  # fmt: skip
-        _seconds += duration_secs
+def _note(event: str, duration_secs: float, **_: str | int) -> None:
+    if not event.startswith("/jax/core/compile/"):
+        return
+    ended = time.perf_counter()
+    began = ended - duration_secs
+    while _spans and _spans[-1][0] >= began:  # an inner function's, which ended first
+        _spans.pop()
+    _spans.append((began, ended))
 
 
 def seconds_compiling() -> float:
-    """Seconds that JAX has compiled for in this process, since this was first called.
+    """Seconds that JAX has traced and compiled for, since this was first called.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -68,9 +73,29 @@ def seconds_compiling() -> float:
         True
     """
     _listen()
-    return _seconds
+    return sum(ended - began for began, ended in _spans)
 
 
 @functools.cache
 def _listen() -> None:
-    jax.monitoring.register_event_duration_secs_listener(_count)
+    jax.monitoring.register_event_duration_secs_listener(_note)
+
+
+class Stopwatch:
+    """Runs from when it is made.
+
+    Example:
+        >>> from steingp.compilation import Stopwatch
+        >>> sorted(Stopwatch().read())
+        ['compile_seconds', 'seconds']
+    """
+
+    def __init__(self) -> None:
+        self._compiled, self._began = seconds_compiling(), time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        """Seconds up to now, and for how many of them JAX traced and compiled."""
+        return {
+            "seconds": time.perf_counter() - self._began,
+            "compile_seconds": seconds_compiling() - self._compiled,
+        }

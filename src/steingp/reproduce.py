@@ -22,6 +22,9 @@ Out = Annotated[Path, typer.Option(help="Folder for the lines of JSON.")]
 Quick = Annotated[
     bool, typer.Option("--quick", help="A small part of it, to see that it works.")
 ]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Fits at the same time on this machine.")
+]
 Dask = Annotated[
     str | None,
     typer.Option(help="Scheduler of a Dask cluster, as in tcp://host:8786, whose workers "
@@ -44,6 +47,7 @@ def uci(
                      min=1),
     ] = None,
     quick: Quick = False,
+    processes: Processes = 1,
     dask: Dask = None,
     fetch: Annotated[
         bool, typer.Option("--fetch", help="Download regression sets that are not there.")
@@ -68,7 +72,7 @@ def uci(
     sets = _present(sets, fetch)
     lines = jobs.Lines(out / f"{name}.jsonl", uci.KEYS)
     todo = uci.jobs(sets, ways, splits, quick)
-    _run(todo, uci.fit_one, lines, dask, _say_uci)
+    _run(todo, uci.fit_one, lines, processes, dask, _say_uci)
     wanted = [d for d in lines.read() if d["set"] in sets and d["method"] in ways]
     typer.echo("\n" + uci_tables.in_words(wanted))
     typer.echo(f"\nwrote {lines.path}")
@@ -80,6 +84,7 @@ def multimodal(
         str, typer.Option(help="Of the simulated sets, as in 0,1,2.  [default: twelve]")
     ] = "",
     quick: Quick = False,
+    processes: Processes = 1,
     dask: Dask = None,
     out: Out = RESULTS,
     name: Annotated[
@@ -102,7 +107,9 @@ def multimodal(
             _fail(f"--seeds {seeds}: whole numbers and commas, as in 0,1,2.")
     _check_name(name, "multimodal")
     lines = jobs.Lines(out / f"{name}{'-quick' if quick else ''}.jsonl", study.KEYS)
-    _run(study.jobs(some, quick), study.fit_one, lines, dask, _say_multimodal)
+    _run(
+        study.jobs(some, quick), study.fit_one, lines, processes, dask, _say_multimodal
+    )
     found = [d for d in lines.read() if d["seed"] in some]
     typer.echo("\n" + study.in_words(found) + "\n")
     for path in (lines.path, *study.write_figures(found, figures or out)):
@@ -135,6 +142,7 @@ def air_quality(
     ] = "",
     splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 5,
     quick: Quick = False,
+    processes: Processes = 1,
     dask: Dask = None,
     out: Out = RESULTS,
     name: Annotated[
@@ -161,7 +169,7 @@ def air_quality(
         _fail(str(error))
     lines = jobs.Lines(out / f"{name}{'-quick' if quick else ''}.jsonl", study.KEYS)
     todo = study.jobs(sets, ways, 1 if quick else splits, quick)
-    _run(todo, study.fit_one, lines, dask, _say_uci)
+    _run(todo, study.fit_one, lines, processes, dask, _say_uci)
     found = [d for d in lines.read() if d["set"] in sets and d["method"] in ways]
     typer.echo("\n" + pictures.in_words(found) + "\n")
     for path in (lines.path, *pictures.write_figures(found, figures or out)):
@@ -213,12 +221,17 @@ def _present(sets: tuple[str, ...], fetch: bool) -> tuple[str, ...]:
 
 
 def _run(
-    todo: Iterable[dict], work: Any, lines: Any, dask: str | None, say: Any
+    todo: Iterable[dict],
+    work: Any,
+    lines: Any,
+    processes: int,
+    dask: str | None,
+    say: Any,
 ) -> None:
     from steingp.experiments import jobs
 
     try:
-        failed = jobs.run(todo, work, lines, dask=dask, say=say)
+        failed = jobs.run(todo, work, lines, processes=processes, dask=dask, say=say)
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; {lines.path} has what is done. Give the same command "
                    "again to go on.", err=True)  # fmt: skip

@@ -46,7 +46,7 @@ def score_table(lines: list[Line], name: str) -> str:
                 lambda d: d["seconds"] - d["compile_seconds"],
             )
         )
-        paper = paper_numbers.AIR_QUALITY.get(method)
+        paper = paper_numbers.AIR_QUALITY.get(method) if name == "uk" else None
         theirs = (
             [f"{m:.2f} +-{s:.2f}" for m, s in paper.values()] if paper else ["", ""]
         )
@@ -159,12 +159,15 @@ def write_figures(lines: list[Line], folder: Path) -> list[Path]:
             held_out, "variance", "variance of f (units of the target's variance)"
         )
         done["air_quality_lengthscales.png"] = lengthscales(held_out)
-    first = [d for d in lines if d["split"] == 0 and d["set"] == "uk" and "map" in d]
-    first.sort(key=lambda d: METHODS.index(d["method"]))
-    if first:
-        done["air_quality_surface.png"] = maps(
-            first, "mean", "NO$_2$ on 23 March 2020 (µg m$^{-3}$)"
-        )
+    for name, when in (("uk", "23 March 2020"), ("netherlands", "23 March 2020, 9 h")):
+        first = [
+            d for d in lines if d["split"] == 0 and d["set"] == name and "map" in d
+        ]
+        first.sort(key=lambda d: METHODS.index(d["method"]))
+        if first:
+            done[f"air_quality_surface_{name}.png"] = maps(
+                first, "mean", f"NO$_2$ on {when} (µg m$^{{-3}}$)"
+            )
     for name, figure in done.items():
         figure.savefig(folder / name, dpi=150)
     plt.close("all")

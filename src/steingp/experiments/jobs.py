@@ -1,4 +1,4 @@
-"""Many fits: one JSON line for each, written as it ends, here or over a Dask cluster.
+"""Many fits: one JSON line for each, written as it ends; by one process, several, or Dask.
 
 A job is a dictionary of what to fit, and a line is the job with what came out. Jobs whose
 line is in a file already are left out, so a run that was stopped goes on where it was; and
@@ -8,10 +8,17 @@ tried again by the next run.
 """
 
 import json
+import multiprocessing
 import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +124,7 @@ def run(
     work: Callable[[Job], Line],
     lines: Lines,
     *,
+    processes: int = 1,
     dask: str | None = None,
     progress: bool = True,
     say: Callable[[Line], None] = lambda line: None,
@@ -125,8 +133,10 @@ def run(
 
     Args:
         jobs: all of them.
-        work: from a job to what came out; for Dask a function of a module.
+        work: from a job to what came out; a function of a module, if other processes are
+            to do it.
         lines: where they go.
+        processes: of this machine that fit at the same time, on a GPU too.
         dask: the address of a scheduler, whose workers do the fits. They need steingp, and
             STEINGP_DATA where data are read. Lines are written here alone; fits of workers
             that die are done by others.
@@ -147,7 +157,12 @@ def run(
     everything = list(jobs)
     left = [job for job in everything if not lines.is_done(job)]
     done, failed = len(everything) - len(left), 0
-    finished = _over_dask(left, work, dask) if dask else _one_by_one(left, work)
+    if dask:
+        finished = _over_dask(left, work, dask)
+    elif processes > 1:
+        finished = _over_processes(left, work, processes)
+    else:
+        finished = _one_by_one(left, work)
     with progress_bar(len(everything), progress, "fits", "...") as show:
         show(done, f"{done} were there already" if done else "...")
         for line in finished:
@@ -165,19 +180,40 @@ def _one_by_one(jobs: list[Job], work: Callable[[Job], Line]) -> Iterator[Line]:
         yield attempt(work, job)
 
 
+def _over_processes(
+    jobs: list[Job], work: Callable[[Job], Line], num: int
+) -> Iterator[Line]:
+    """Processes that do not share what JAX holds, so each is a fresh one."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num, mp_context=fresh) as pool:
+        job_of = {pool.submit(attempt, work, job): job for job in jobs}
+        try:
+            for future in as_completed(job_of):
+                yield _or_death(future, job_of[future])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _or_death(future: Future[Line], job: Job) -> Line:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        return {**job, "error": f"a process died, out of memory perhaps: {error}"}
+
+
 def _over_dask(
     jobs: list[Job], work: Callable[[Job], Line], address: str
 ) -> Iterator[Line]:
     try:
-        from distributed import Client, as_completed
+        import distributed
     except ImportError:
         raise ValueError(
             "--dask needs the package distributed: pip install 'steingp[dask]'."
         ) from None
-    with Client(address) as client:
+    with distributed.Client(address) as client:
         futures = client.map(attempt, [work] * len(jobs), jobs, pure=False)
         job_of = {future.key: job for future, job in zip(futures, jobs, strict=True)}
-        for future in as_completed(futures):
+        for future in distributed.as_completed(futures):
             if future.status == "finished":
                 yield future.result()
             else:  # its workers died time and again

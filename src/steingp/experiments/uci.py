@@ -6,7 +6,6 @@ the paper had them.
 """
 
 import datetime
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,8 @@ import jax
 import numpy as np
 
 from steingp import baselines, likelihoods, metrics
-from steingp.compilation import seconds_compiling
+from steingp.compilation import Stopwatch
+from steingp.densities import num_cores
 from steingp.experiments.datasets import CLASSIFICATION, Split, uci_split
 from steingp.experiments.references import device_name
 from steingp.inference import fit
@@ -79,17 +79,15 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
     """Fit one split by one method, and score its test part."""
     name, method, split = job["set"], job["method"], job["split"]
     data = uci_split(name, seed=split)
-    compiling, began = seconds_compiling(), time.perf_counter()
+    watch = Stopwatch()
     posterior = _fit(
         data, is_classification(name), method, split, job.get("quick", False)
     )
-    seconds = time.perf_counter() - began
-    compiling = seconds_compiling() - compiling
+    spent = watch.read()
     line = {
         "rows": len(data.y),
         "columns": data.X.shape[1],
-        "seconds": seconds,
-        "compile_seconds": compiling,
+        **spent,
         "draws": posterior.num_draws,
         **score(posterior.predict_y(data.X_test), data.y_test, is_classification(name)),
     }
@@ -175,12 +173,14 @@ def _base_rate(y: np.ndarray) -> float:
     return float(np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
 
 
-def about() -> dict[str, str]:
+def about() -> dict[str, Any]:
     """Where, when and with what a line was made."""
     from steingp import __version__
 
+    cores = {"cores": num_cores()} if jax.default_backend() == "cpu" else {}
     return {
         "device": device_name(),
+        **cores,
         "jax": jax.__version__,
         "steingp": __version__,
         "date": datetime.date.today().isoformat(),

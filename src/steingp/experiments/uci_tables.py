@@ -8,7 +8,13 @@ from scipy.stats import t as student
 from scipy.stats import wilcoxon
 
 from steingp.experiments import paper_numbers
-from steingp.experiments.uci import CLASSIFICATION, METHODS, SETS, is_classification
+from steingp.experiments.uci import (
+    CLASSIFICATION,
+    LARGE,
+    METHODS,
+    SETS,
+    is_classification,
+)
 
 Line = dict[str, Any]
 ALPHA = 0.05
@@ -70,8 +76,11 @@ def log_density_table(lines: list[Line], sets: list[str]) -> str:
                 (methods, f"{'set':20s}" + "".join(f"{m:>15s}" for m in methods))
             )
         shown = "".join(f"{plus_minus(cells.get((name, m))):>15s}" for m in methods)
-        splits = {len(c.values) for (n, _), c in cells.items() if n == name}
-        few = f"  {max(splits)} of 5 splits" if splits and max(splits) < 5 else ""
+        done = max(
+            (len(c.values) for (n, _), c in cells.items() if n == name), default=0
+        )
+        wanted = 2 if name in LARGE else 5
+        few = f"  {done} of {wanted} splits" if done < wanted else ""
         rows.append((methods, f"{name:20s}{shown}{few}"))
         known = [_paper(name, m) for m in methods]
         if any(known):
@@ -120,20 +129,45 @@ def score_table(lines: list[Line], sets: list[str], value: str, form: str) -> st
     return "\n".join(rows)
 
 
+def machine(line: Line) -> str:
+    """What a fit ran on.
+
+    Example:
+        >>> from steingp.experiments.uci_tables import machine
+        >>> machine({"device": "cpu", "cores": 1})
+        'cpu, 1 core'
+    """
+    cores = line.get("cores")
+    many = f", {cores} core{'s' if cores > 1 else ''}" if cores else ""
+    return f"{line.get('device', '')}{many}"
+
+
+def _of_one_machine(lines: list[Line], name: str) -> tuple[str, list[Line]]:
+    """A set's lines of the machine on which most methods ran, and that machine."""
+    own = [d for d in lines if d["set"] == name and "error" not in d]
+    methods: dict[str, set[str]] = {}
+    for line in own:
+        methods.setdefault(machine(line), set()).add(line["method"])
+    most = max(sorted(methods), key=lambda where: len(methods[where]), default="")
+    return most, [d for d in own if machine(d) == most]
+
+
+def _running(line: Line) -> float:
+    """Seconds without compilation."""
+    return max(line["seconds"] - line["compile_seconds"], 1e-3)
+
+
 def runtime_table(lines: list[Line], sets: list[str]) -> str:
-    """Seconds of a fit without compilation; below, the paper's."""
-
-    def running(line: Line) -> float:
-        return max(line["seconds"] - line["compile_seconds"], 0.0)
-
-    cells = collect(lines, running)
+    """Seconds of a fit without compilation, on one machine; below, the paper's."""
     width = 11
-    rows = [f"{'set':20s}" + "".join(f"{m:>{width}s}" for m in METHODS)]
+    rows = [f"{'set':20s}" + "".join(f"{m:>{width}s}" for m in METHODS) + "  on"]
     for name in sets:
+        where, own = _of_one_machine(lines, name)
+        cells = collect(own, _running)
         each = [cells.get((name, m)) for m in METHODS]
         rows.append(f"{name:20s}" + "".join(
             f"{seconds(c.mean) if c else '-':>{width}s}" for c in each
-        ))  # fmt: skip
+        ) + f"  {where}")  # fmt: skip
         known = paper_numbers.SECONDS.get(name.removesuffix("_rowid"))
         if known:
             shown = []
@@ -152,21 +186,16 @@ def seconds(value: float) -> str:
 
 
 def relative_runtimes(lines: list[Line]) -> dict[str, float]:
-    """Of each method to SteinGP2, the mean over sets on which both ran.
-
-    Lines of one set may be of different machines; only those of the same are compared.
-    """
-
-    def running(line: Line) -> float:
-        return max(line["seconds"] - line["compile_seconds"], 1e-3)
-
+    """Of each method to SteinGP2, the mean over sets, each on one machine."""
     ratios: dict[str, list[float]] = {}
-    for device in {line.get("device") for line in lines}:
-        cells = collect([d for d in lines if d.get("device") == device], running)
-        for (name, method), cell in cells.items():
-            base = cells.get((name, "SteinGP2"))
-            if base is not None and method != "SteinGP2":
-                ratios.setdefault(method, []).append(cell.mean / base.mean)
+    for name in sets_in(lines):
+        cells = collect(_of_one_machine(lines, name)[1], _running)
+        base = cells.get((name, "SteinGP2"))
+        for method in METHODS:
+            if base is not None and method != "SteinGP2" and (name, method) in cells:
+                ratios.setdefault(method, []).append(
+                    cells[name, method].mean / base.mean
+                )
     return {m: float(np.mean(ratios[m])) for m in METHODS if m in ratios}
 
 
