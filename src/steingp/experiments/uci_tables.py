@@ -18,6 +18,7 @@ from steingp.experiments.uci import (
 
 Line = dict[str, Any]
 ALPHA = 0.05
+_NOTHING = 1e-3
 
 
 class Cell(NamedTuple):
@@ -248,7 +249,8 @@ def shortfalls(lines: list[Line], sets: list[str]) -> list[str]:
     """Sets on which a rival is above the default by more than a standard error.
 
     Of the difference, over splits that both have; the rival that is farthest above is
-    named. With one split there is no error, and a set is named if it is behind at all.
+    named. With one split there is no error, and a set is named if it is behind at all; by
+    less than a thousandth it is not behind.
     """
     cells, found = collect(lines, "log_density"), []
     for name in sets:
@@ -260,7 +262,8 @@ def shortfalls(lines: list[Line], sets: list[str]) -> list[str]:
                 continue
             both = sorted(set(ours.values) & set(theirs.values))
             gap = Cell({s: theirs.values[s] - ours.values[s] for s in both})
-            if both and gap.mean > (gap.error if len(both) > 1 else 0.0):
+            error = gap.error if len(both) > 1 else 0.0
+            if both and gap.mean > max(error, _NOTHING):
                 above[rival] = (gap.mean, gap.error)
         if above:
             best = max(above, key=lambda rival: above[rival][0])
