@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -57,7 +58,42 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     assert told.exit_code == 2 and "--cache" in told.output
 
 
-def test_a_second_fit_of_the_same_shapes_compiles_nothing() -> None:
+def by_default(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    return sg.fit(model, effective_size=100, seed=seed, explore=False, progress=False)
+
+
+def by_svgd(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    run = sg.SVGD(model, n_particles=3, seed=seed)
+    run.run(3, progress=False)
+    return run.posterior()
+
+
+def in_batches(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    data = (model.data.X, model.data.y)
+    small = sg.SteinGP(data, sg.kernels.Matern52(), inducing=data[0][::4], batch_size=5)
+    return sg.fit(small, num_particles=3, num_steps=4, seed=seed, progress=False)
+
+
+def by_vi(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    return sg.baselines.vi(model, num_steps=3, progress=False).posterior
+
+
+def by_mixture(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    found = sg.baselines.mixture_vi(model, num_steps=3, seed=seed, progress=False)
+    return found.posterior
+
+
+def by_likelihood(model: sg.SteinGP, seed: int) -> sg.Posterior:
+    found = sg.baselines.maximum_likelihood(model, num_starts=2, progress=False)
+    return found.posterior
+
+
+@pytest.mark.parametrize(
+    "method", [by_default, by_svgd, in_batches, by_vi, by_mixture, by_likelihood]
+)
+def test_a_second_fit_of_the_same_shapes_compiles_nothing(
+    method: Callable[[sg.SteinGP, int], sg.Posterior],
+) -> None:
     compiled: list[str] = []
 
     def listen(name: str, _: float, **about: object) -> None:
@@ -68,12 +104,10 @@ def test_a_second_fit_of_the_same_shapes_compiles_nothing() -> None:
 
     def fit(seed: int) -> None:
         y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(seed).normal(size=20)
-        model = sg.SteinGP((X, y), sg.kernels.Matern52())
-        posterior = sg.fit(
-            model, effective_size=100, seed=seed, explore=False, progress=False
-        )
+        posterior = method(sg.SteinGP((X, y), sg.kernels.Matern52()), seed)
         posterior.predict_y(X)
-        posterior.diagnose()
+        if method is by_default:
+            posterior.diagnose()
 
     fit(0)
     jax.monitoring.register_event_duration_secs_listener(listen)

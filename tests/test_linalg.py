@@ -133,6 +133,33 @@ def test_cholesky_hessian_agrees_with_jaxs_own() -> None:
     np.testing.assert_allclose(reverse_only, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_whitening_is_through_the_factor_in_value_and_derivatives(shape: tuple) -> None:
+    K, B = covariance(5), jnp.asarray(np.random.default_rng(1).normal(size=shape))
+
+    def through_factor(K: jax.Array, B: jax.Array) -> jax.Array:
+        return linalg.solve_lower(linalg.cholesky(K, 0.1), B)
+
+    def whiten(K: jax.Array, B: jax.Array) -> jax.Array:
+        return linalg.whiten(K, B, 0.1)
+
+    np.testing.assert_allclose(whiten(K, B), through_factor(K, B), rtol=1e-13)
+
+    def of_root(root: jax.Array, B: jax.Array) -> jax.Array:
+        return whiten(root @ root.T, B)
+
+    check_grads(of_root, (K, B), order=2, modes=("fwd", "rev"), rtol=1e-6)
+    weights = jnp.arange(1.0, 1.0 + B.size).reshape(B.shape)
+    ours, theirs = (
+        jax.grad(lambda K, B, f=f: jnp.sum(weights * jnp.sin(f(K, B))), argnums=(0, 1))(
+            K, B
+        )
+        for f in (whiten, through_factor)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
+
+
 def test_each_matrix_of_a_batch_gets_its_own_jitter() -> None:
     # the second has an eigenvalue of -3e-8, so that of 1e-8, 1e-7, ... of its diagonal
     # it needs the second, on top of the jitter

@@ -2,11 +2,13 @@
 
 import functools
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
@@ -14,6 +16,9 @@ from jaxtyping import Float
 
 from steingp.devices import over_particles
 from steingp.precision import float64
+
+_MOST_WRITTEN_OUT = 4
+"""Parts one beside the other in a program, which takes as many times as long to compile."""
 
 
 class Density(Protocol):
@@ -156,6 +161,49 @@ def _score_compiled(
 @functools.cache
 def _threads(num: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(num, thread_name_prefix="steingp")
+
+
+def for_each(function: Callable[[Any], Any], each: Any, at_once: int) -> Any:
+    """`function` of every part of arrays, inside of a compiled loop.
+
+    On a GPU `at_once` of them by `vmap`. On a CPU one for each core: they are written out
+    one beside the other, since XLA works at the same time on what does not depend on each
+    other, and on the parts of a `vmap` it does not.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from steingp.densities import for_each
+        >>> for_each(lambda x: x**2, jnp.arange(5.0), at_once=2).tolist()
+        [0.0, 1.0, 4.0, 9.0, 16.0]
+    """
+    num = len(jax.tree.leaves(each)[0])
+    group = min(num_cores(), _MOST_WRITTEN_OUT, num)
+    if jax.default_backend() != "cpu" or group == 1:
+        return jax.lax.map(function, each, batch_size=at_once)
+
+    def of_group(parts: Any) -> Any:
+        leaves, structure = jax.tree.flatten(parts)
+        separate = [structure.unflatten(one) for one in zip(*leaves, strict=True)]
+        return jax.tree.map(lambda *all_: jnp.stack(all_), *map(function, separate))
+
+    def folded(array: Array) -> Array:
+        return array[: num - num % group].reshape(-1, group, *array.shape[1:])
+
+    def unfolded(array: Array) -> Array:
+        return array.reshape(-1, *array.shape[2:])
+
+    done = jax.tree.map(unfolded, jax.lax.map(of_group, jax.tree.map(folded, each)))
+    if num % group == 0:
+        return done
+    rest = of_group(jax.tree.map(lambda a: a[num - num % group :], each))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), done, rest)
+
+
+def threads_for_each() -> int | None:
+    """Threads of BLAS for each of those that `for_each` works on at the same time."""
+    if jax.default_backend() != "cpu":
+        return None
+    return max(1, num_cores() // _MOST_WRITTEN_OUT)
 
 
 def num_cores() -> int:

@@ -24,8 +24,10 @@ import optax
 from jax import Array
 from jax.sharding import Mesh
 
+from steingp import svgd
 from steingp.checks import check_count
 from steingp.data import Batch
+from steingp.densities import for_each, threads_for_each
 from steingp.devices import check_mesh, on_all_devices, over_particles
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to, factorise, inverse_lower
@@ -96,7 +98,7 @@ def _run_chunk(
             (value, asked), score = jax.value_and_grad(bound, has_aux=True)(position)
             return value, score, asked
 
-        return jax.lax.map(one, each, batch_size=at_once)
+        return for_each(one, each, at_once)
 
     def body(_: Array, carry: tuple[EnsembleState, Array]) -> tuple:
         state, _ = carry
@@ -171,7 +173,7 @@ class Ensemble:
         assert isinstance(model.target, Variational)
         self.model, self.num_moving = model, num_steps
         self._target = model.target.normalised()
-        self._optimiser = optax.adam(optax.cosine_decay_schedule(STEP, num_steps, 0.1))
+        self._optimiser = svgd.adam(STEP, num_steps, lowest=0.1)
         self._batches = float64(model.batches)()
         per_pass = model.batches_per_pass
         # whole passes: one if a batch's wish does not depend on q, else first until q
@@ -204,7 +206,7 @@ class Ensemble:
         """Go on to the end; Ctrl-C keeps what was reached."""
         began = time.perf_counter()
         with (
-            blas_suited_to(self.model.matrix_size),
+            blas_suited_to(self.model.matrix_size, threads=threads_for_each()),
             progress_bar(self.num_steps, progress, "moving", "...") as show,
         ):
             try:

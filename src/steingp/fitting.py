@@ -432,7 +432,7 @@ class Fit:
     def blas(self) -> AbstractContextManager[None]:
         """As many threads of BLAS as suit this fit, while it computes."""
         own = self._on_threads and self.model.stream is None
-        return blas_suited_to(self.model.matrix_size, own_threads=own)
+        return blas_suited_to(self.model.matrix_size, threads=1 if own else None)
 
     def _begin_inner_iterations_here(self) -> None:
         """Sites of the mean particle as start of every inner iteration of a stage."""

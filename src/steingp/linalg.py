@@ -207,6 +207,34 @@ def _lower_half(S: Array) -> Array:
     return jnp.tril(S) - 0.5 * jnp.diag(jnp.diagonal(S))
 
 
+def whiten(
+    K: Float[Array, "N N"],
+    B: Float[Array, "N ..."],
+    jitter: float | Float[Array, ""] = DEFAULT_JITTER,
+) -> Float[Array, "N ..."]:
+    """L^-1 B with L = `cholesky`(K, jitter).
+
+    d(L^-1 B) = L^-1 dB - Phi(L^-1 dK L^-T) L^-1 B. Backwards that is a product of N x N
+    matrices less than through the factor.
+    """
+    return _whiten(K, B, jnp.asarray(jitter, K.dtype))
+
+
+@jax.custom_jvp
+def _whiten(K: Array, B: Array, jitter: Array) -> Array:
+    return solve_lower(_cholesky(K, jitter), B)
+
+
+@_whiten.defjvp
+def _whiten_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    K, B, jitter = primals
+    dK, dB, _ = tangents
+    L = _cholesky(K, jitter)
+    A = solve_lower(L, B)
+    half = solve_lower(L, 0.5 * (dK + dK.T))
+    return A, solve_lower(L, dB) - _lower_half(solve_lower(L, half.T)) @ A
+
+
 def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"]:
     """L^-1 of a lower triangular matrix by 2 x 2 blocks: most work is matmul."""
     size = L.shape[-1]
@@ -379,16 +407,17 @@ def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, A
 
 
 @contextmanager
-def blas_suited_to(size: int, *, own_threads: bool = False) -> Iterator[None]:
-    """One BLAS thread while matrices are small, or where we have threads of our own.
+def blas_suited_to(size: int, *, threads: int | None = None) -> Iterator[None]:
+    """One BLAS thread while matrices are small, else `threads`; None: as many as it has.
 
-    Threads of BLAS contend for little work, and with ours for the same cores. The bound
-    of 500 rows is a guess that has not been tuned by measurement.
+    Threads of BLAS contend for little work, and with threads of our own for the same
+    cores. The bound of 500 rows is a guess that has not been tuned by measurement.
     """
-    if size > 500 and not own_threads:
+    limit = 1 if size <= 500 else threads
+    if limit is None:
         yield
         return
-    with threadpool_limits(limits=1, user_api="blas"):
+    with threadpool_limits(limits=limit, user_api="blas"):
         yield
 
 

@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike
 
 from steingp import svgd
 from steingp.checks import check_count
+from steingp.densities import threads_for_each
 from steingp.likelihoods import Gaussian
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
@@ -133,7 +134,7 @@ class SVGD:
                 moments.append(self._hyperparameters(state))
             return callback(state, latest) if callback is not None else None
 
-        with blas_suited_to(self.model.matrix_size):
+        with blas_suited_to(self.model.matrix_size, threads=threads_for_each()):
             self.state, history = svgd.run(
                 self.model.target,
                 self.state,

@@ -30,6 +30,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Int, PyTree
 
 from steingp.checks import check_count
+from steingp.densities import for_each
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
 from steingp.stein import RBF, SteinKernel
@@ -88,9 +89,17 @@ class _WithoutBatch(eqx.Module):
 
 
 @functools.cache
-def adam(learning_rate: float = 0.05) -> optax.GradientTransformation:
-    """Adam with the paper's step size; one object per value, so nothing recompiles."""
-    return optax.adam(learning_rate)
+def adam(
+    learning_rate: float = 0.05, num_steps: int | None = None, lowest: float = 0.1
+) -> optax.GradientTransformation:
+    """Adam with the paper's step size; one object per value, so nothing recompiles.
+
+    With `num_steps` the step size falls over so many of them, by a cosine, to `lowest` of
+    what it was.
+    """
+    if num_steps is None:
+        return optax.adam(learning_rate)
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, lowest))
 
 
 @float64
@@ -142,12 +151,7 @@ def step(
         value, score = jax.value_and_grad(log_density)(particle, batch)
         return value, ravel_pytree(score)[0]
 
-    if at_once is None or at_once >= len(flat):
-        values, scores = jax.vmap(value_and_score)(state.particles)
-    else:
-        values, scores = jax.lax.map(
-            value_and_score, state.particles, batch_size=at_once
-        )
+    values, scores = for_each(value_and_score, state.particles, at_once or len(flat))
     healthy = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
     scores = jnp.where(healthy[:, None], scores, 0.0)
 

@@ -18,6 +18,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
+from steingp import svgd
 from steingp.baselines.variational import VariationalFit, vi, with_q
 from steingp.checks import check_count
 from steingp.data import Batch
@@ -31,6 +32,7 @@ from steingp.linalg import (
 )
 from steingp.models import SteinGP
 from steingp.precision import float64, to_numpy
+from steingp.priors import Particle
 from steingp.progress import progress_bar
 from steingp.targets import Variational
 from steingp.targets.variational import Q_MEAN, Q_ROOT
@@ -138,7 +140,7 @@ def _maximise(
     assert isinstance(target, Variational)
     data = Batch(*map(jnp.asarray, model.data))
     mixture = _begin(target, single, data, num, full, seed)
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, 0.01))
+    optimiser = svgd.adam(learning_rate, num_steps, lowest=0.01)
     state, bounds, done = optimiser.init(mixture), [], 0
     with (
         blas_suited_to(model.matrix_size),
@@ -188,16 +190,22 @@ def _begin(
     apart = np.random.default_rng(seed).normal(size=(num, len(mean)))
     apart = _APART * (apart - apart.mean(axis=0)) * (num > 1)
     means = mean[None, :] + jnp.asarray(apart) @ root.T
-    lower = cholesky(root @ root.T, target.jitter)
-    if full:
-        widths = jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
-    else:
-        # the best independent sds of f given the precision of a Gaussian q(f)
-        L = cholesky(target.covariance(theta, data), target.jitter)
-        inverse = solve_lower(L @ lower, jnp.eye(len(mean)))
-        widths = -0.5 * jnp.log(jnp.sum(inverse**2, axis=0))
+    widths = _first_widths(target, theta, root, data, full)
     widths = jnp.broadcast_to(widths, (num, *widths.shape))
     return _Mixture(z, jnp.zeros(num), means, widths)
+
+
+@eqx.filter_jit
+def _first_widths(
+    target: Variational, theta: Particle, root: Array, data: Batch, full: bool
+) -> Array:
+    lower = cholesky(root @ root.T, target.jitter)
+    if full:
+        return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
+    # the best independent sds of f given the precision of a Gaussian q(f)
+    L = cholesky(target.covariance(theta, data), target.jitter)
+    inverse = solve_lower(L @ lower, jnp.eye(len(root)))
+    return -0.5 * jnp.log(jnp.sum(inverse**2, axis=0))
 
 
 def _lower(width: Float[Array, "N N"]) -> Float[Array, "N N"]:

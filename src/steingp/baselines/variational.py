@@ -19,6 +19,7 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from steingp import svgd
 from steingp.batches import FullBatch
 from steingp.checks import check_count
 from steingp.data import Batch
@@ -263,7 +264,7 @@ def _climb(
     z = np.asarray(
         ravel_pytree(target.specification.hyperparameters.unconstrain(start))[0]
     )
-    optimiser = optax.adam(learning_rate)
+    optimiser = svgd.adam(learning_rate)
     state = _State(
         z, optimiser.init(jnp.asarray(z)), Natural.of_prior(len(target.Z)), np.array(0)
     )

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import optax
 
-from steingp import baselines, inducing, metrics
+from steingp import baselines, inducing, metrics, svgd
 from steingp.compilation import Stopwatch
 from steingp.data import split_rows
 from steingp.experiments.datasets import data_folder
@@ -212,7 +211,7 @@ def _paper_run(data: Any, Z: np.ndarray, batch: int, J: int, seed: int) -> SVGD:
     model = SteinGP(
         data, kernel(), inducing=Z, batch_size=batch, latents="joint", seed=seed
     )
-    return SVGD(model, n_particles=J, optimiser=optax.adam(RATE), seed=seed)
+    return SVGD(model, n_particles=J, optimiser=svgd.adam(RATE), seed=seed)
 
 
 def _seconds_of_stein(run: SVGD, steps: int) -> Allowed:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optax
 
-from steingp import baselines, metrics
+from steingp import baselines, metrics, svgd
 from steingp.compilation import Stopwatch
 from steingp.experiments import paper_numbers
 from steingp.experiments.datasets import neal
@@ -95,7 +94,7 @@ def _fit(model: SteinGP, grid: Grid, method: str, seed: int, quick: bool) -> Pos
         size = 100.0 if quick else None
         return fit(model, seed=seed, effective_size=size, progress=False)
     if method == "SteinGP":
-        run = SVGD(model, n_particles=PARTICLES, optimiser=optax.adam(RATE), seed=seed)
+        run = SVGD(model, n_particles=PARTICLES, optimiser=svgd.adam(RATE), seed=seed)
         run.run(200 if quick else STEPS, progress=False)
         return run.posterior()
     if method == "HMC":

@@ -39,6 +39,7 @@ from steingp.linalg import (
     factorise,
     inverse_lower,
     solve_lower,
+    whiten,
 )
 from steingp.priors import Particle
 from steingp.targets.base import Conditional, Model, Specification, Target
@@ -366,8 +367,8 @@ class Collapsed(Target):
         """g's prior, and the variance of f that it leaves open."""
         if self.Z is not None:
             points = jnp.asarray(self.Z)
-            L = cholesky(model.kernel.cross(points, points), self.jitter)
-            A = solve_lower(L, model.kernel.cross(points, batch.X))
+            K = model.kernel.cross(points, points)
+            A = whiten(K, model.kernel.cross(points, batch.X), self.jitter)
             rest = model.kernel.diag(batch.X) - jnp.sum(A * A, axis=0)
             return _Features(A), jnp.maximum(rest, 0.0)
         K = add_diagonal(model.kernel.gram(batch.X), self.jitter)

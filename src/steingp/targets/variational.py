@@ -17,7 +17,7 @@ from steingp.linalg import (
     cholesky,
     factorise,
     inverse_lower,
-    solve_lower,
+    whiten,
 )
 from steingp.priors import Particle
 from steingp.targets.base import Conditional, Model, Specification, Target
@@ -35,6 +35,16 @@ class Natural(NamedTuple):
     @staticmethod
     def of_prior(size: int) -> "Natural":
         return Natural(jnp.eye(size), jnp.zeros(size))
+
+
+class _Rows(NamedTuple):
+    """Rows under q(u)."""
+
+    white: Float[Array, "M N"]
+    """L^-1 k(Z, x_i)"""
+    mean: Float[Array, " N"]
+    """Of f_i, and its variance:"""
+    variance: Float[Array, " N"]
 
 
 class Variational(Target):
@@ -64,7 +74,9 @@ class Variational(Target):
         mean, root = theta[Q_MEAN], theta[Q_ROOT]
         half_log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
         divergence = 0.5 * (jnp.sum(root**2) + mean @ mean - len(mean)) - half_log_det
-        return self._expected(theta, mean, root, batch) - divergence
+        model = self.specification.at(theta)
+        rows = self._rows(model, mean, root, batch)
+        return self._expected(model, rows, batch) - divergence
 
     def bound(self, theta: Particle, q: Natural, batch: Batch) -> tuple[Array, Natural]:
         """The bound's part that depends on theta, and the q that this batch asks for.
@@ -74,36 +86,30 @@ class Variational(Target):
         root = inverse_lower(factorise(q.precision)).T
         mean = root @ (root.T @ q.shift)
         mean, root = stop_gradient((mean, root))
-        value = self._expected(theta, mean, root, batch)
-        return value, stop_gradient(self._asked(theta, mean, root, batch))
+        model = self.specification.at(theta)
+        rows = self._rows(model, mean, root, batch)
+        asked = self._asked(model, rows, mean, batch)
+        return self._expected(model, rows, batch), stop_gradient(asked)
 
-    def _rows(
-        self, model: Model, mean: Array, root: Array, batch: Batch
-    ) -> tuple[Array, Array, Array]:
-        """a_i = L^-1 k(Z, x_i), and mean and variance of f_i under q."""
+    def _rows(self, model: Model, mean: Array, root: Array, batch: Batch) -> _Rows:
         points = jnp.asarray(self.Z)
-        L = cholesky(model.kernel.cross(points, points), self.jitter)
-        A = solve_lower(L, model.kernel.cross(points, batch.X))
+        K = model.kernel.cross(points, points)
+        A = whiten(K, model.kernel.cross(points, batch.X), self.jitter)
         rest = jnp.maximum(model.kernel.diag(batch.X) - jnp.sum(A * A, axis=0), 0.0)
         variance = rest + jnp.sum((root.T @ A) ** 2, axis=0)
-        return A, model.mean.of(batch.X) + A.T @ mean, variance
+        return _Rows(A, model.mean.of(batch.X) + A.T @ mean, variance)
 
     def _scale(self, batch: Batch) -> Array:
         return self.num_data / count_rows(batch)
 
-    def _expected(
-        self, theta: Particle, mean: Array, root: Array, batch: Batch
-    ) -> Array:
-        model = self.specification.at(theta)
-        _, f_mean, variance = self._rows(model, mean, root, batch)
-        rows = model.likelihood.expected_log_prob(batch.y, f_mean, variance, batch.row)
-        return self._scale(batch) * jnp.sum(batch.mask * rows)
+    def _expected(self, model: Model, rows: _Rows, batch: Batch) -> Array:
+        each = model.likelihood.expected_log_prob(
+            batch.y, rows.mean, rows.variance, batch.row
+        )
+        return self._scale(batch) * jnp.sum(batch.mask * each)
 
-    def _asked(
-        self, theta: Particle, mean: Array, root: Array, batch: Batch
-    ) -> Natural:
-        model = self.specification.at(theta)
-        A, f_mean, variance = self._rows(model, mean, root, batch)
+    def _asked(self, model: Model, rows: _Rows, mean: Array, batch: Batch) -> Natural:
+        A, f_mean, variance = rows
 
         def expected(m: Array, v: Array) -> Array:
             return model.likelihood.expected_log_prob(batch.y, m, v, batch.row)
