@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steingp import densities
-from steingp.densities import OfOne, OnThreads, for_each
+from steingp.densities import OfOne, OnThreads, Rough, for_each
 
 
 def log_density(z: jax.Array, data: jax.Array) -> jax.Array:
@@ -64,3 +64,25 @@ def test_for_each_gives_what_vmap_gives(
     expected = jax.vmap(function)(each)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+
+
+def test_rough_scores_come_with_exact_values() -> None:
+    data, z = jnp.arange(3.0), np.random.default_rng(0).normal(size=(7, 3))
+    density = Rough(log_density, data, 7, 2)
+    values, scores = OfOne(log_density, data)(jnp.asarray(z))
+    np.testing.assert_allclose(density.values(z), values, rtol=1e-14)
+    rough_values, rough_scores = density(z)
+    assert np.all(rough_scores != scores) and rough_scores.dtype == np.float64
+    np.testing.assert_allclose(rough_scores, scores, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(rough_values, values, rtol=1e-5)
+
+
+def test_where_single_precision_fails_double_is_taken() -> None:
+    def beyond_single(z: jax.Array, smallest: jax.Array) -> jax.Array:
+        return jnp.log(z[0] ** 2 * smallest)  # 1e-60 is 0 in single precision
+
+    smallest = jnp.asarray(1e-60)
+    z = np.array([[0.5], [2.0]])
+    values, scores = Rough(beyond_single, smallest, 2, 1)(z)
+    np.testing.assert_allclose(values, np.log(z[:, 0] ** 2) - 60 * np.log(10.0))
+    np.testing.assert_allclose(scores, 2.0 / z)

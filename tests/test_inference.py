@@ -160,6 +160,42 @@ def test_a_run_that_gave_up_is_not_taken_up_again_for_the_same_size(
         assert again.report is not None and again.report.num_sweeps == sweeps
 
 
+def many_rows(noise: float) -> sg.SteinGP:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(220, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=220)
+    return sg.SteinGP((X, y), sg.kernels.SquaredExponential())
+
+
+def test_scores_in_single_precision_give_the_same_posterior() -> None:
+    rough, exact = (Fit(many_rows(0.3), effective_size=300) for _ in range(2))
+    assert rough.rough
+    exact.rough = False
+    for one in (rough, exact):
+        one.run(progress=False)
+    assert rough.rough and not exact.rough
+    # the same random numbers, and decisions that hardly ever differ
+    ours, theirs = (f.state.draws.reshape(-1, f.state.draws.shape[-1])
+                    for f in (rough, exact))  # fmt: skip
+    apart = (ours.mean(axis=0) - theirs.mean(axis=0)) / theirs.std(axis=0)
+    assert np.abs(apart).max() < 4.0 * np.sqrt(2.0 / 300.0)
+    z = rough.state.draws[-1]
+    np.testing.assert_allclose(
+        rough.evaluate(z)[0], exact.evaluate(z)[0], rtol=0, atol=1e-9
+    )
+    np.testing.assert_allclose(rough.state.values[-1], exact.evaluate(z)[0], atol=1e-9)
+    again = Fit(many_rows(0.3))
+    again.load_state_dict(exact.state_dict())
+    assert not again.rough
+
+
+def test_single_precision_is_given_up_where_it_is_too_far_off() -> None:
+    one = Fit(many_rows(0.0), effective_size=60)
+    assert one.rough
+    one.run(progress=False)
+    assert not one.rough and one.state.stage == "done"
+
+
 def test_a_checkpoint_of_another_model_is_refused() -> None:
     checkpoint = Fit(sg.SteinGP((X, y), kernel)).state_dict()
     other = sg.SteinGP((np.c_[X, X**2], y), kernel)

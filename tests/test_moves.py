@@ -284,6 +284,32 @@ def test_exact_starts_keep_their_moments() -> None:
     assert np.abs(z).max() < 4.0
 
 
+class RoughlyScored(eqx.Module):
+    """Wrong scores and wrong values; the right ones by `values`."""
+
+    density: Gaussian
+
+    def __call__(self, z: Array) -> tuple[Array, Array]:
+        values, scores = self.density(z)
+        return 0.7 * values, 1.1 * scores + 0.1 * jnp.sin(5.0 * z)
+
+    def values(self, z: Array) -> Array:
+        return self.density(z)[0]
+
+
+@pytest.mark.parametrize("with_values", [True, False])
+def test_moves_along_rough_scores_are_exact_by_exact_values(with_values: bool) -> None:
+    exact, L = correlated(4)
+    density = RoughlyScored(exact)
+    begun = starts(1000, 4) @ L.T
+    state = with_step(moves.init(density, begun), 0.4)
+    state = state._replace(factor=L, values=np.asarray(exact(jnp.asarray(begun))[0]))
+    plain = density if with_values else density.__call__
+    _, (draws, _) = many_sweeps(plain, state, jax.random.key(0), 60)
+    z = z_scores(whitened_moments(np.asarray(draws), L), truth_of_moments(4))
+    assert bool(np.abs(z).max() < 4.0) is with_values
+
+
 def test_adapted_then_frozen_moves_keep_the_moments() -> None:
     # 60 runs of 20 particles: adapt, new metric, adapt, freeze, and 84 sweeps kept
     density, L = correlated(10)

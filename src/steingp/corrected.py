@@ -498,8 +498,9 @@ def _look(state: State, wanted: float) -> State:
     size = state.effective_size()
     if size >= wanted or sweeps >= MOST_SWEEPS:
         return dataclasses.replace(state, stage="done")
-    # a first estimate may be far off: at most twice as many sweeps before the next
-    needed = min(2.0, wanted / max(size, 1.0)) * sweeps
+    # a first estimate may be far off, and too low more often than not: at most half as
+    # many sweeps again before the next
+    needed = min(1.5, wanted / max(size, 1.0)) * sweeps
     later = SWEEPS_PER_LOOK * int(np.ceil(needed / SWEEPS_PER_LOOK))
     next_look = min(max(later, sweeps + SWEEPS_PER_LOOK), MOST_SWEEPS)
     return dataclasses.replace(state, next_look=next_look)

@@ -74,6 +74,8 @@ class OnThreads:
         data: a pytree of arrays.
         num_positions: how many there will be at a time, most often.
         num_threads: 1 where the work is little.
+        score: log density and data to what is computed at a position: its value and
+            score, or one of them roughly, or the value alone.
 
     Example:
         >>> import numpy as np
@@ -88,13 +90,18 @@ class OnThreads:
     mesh = None
 
     def __init__(
-        self, log_density: Any, data: Any, num_positions: int, num_threads: int
+        self,
+        log_density: Any,
+        data: Any,
+        num_positions: int,
+        num_threads: int,
+        score: "Scorer | None" = None,
     ) -> None:
         arrays, rest = eqx.partition((log_density, data), eqx.is_array)
         # taken apart once: with priors in it that takes as long as a small matrix
         self._arrays, array_structure = jax.tree.flatten(arrays)
         leaves, structure = jax.tree.flatten(rest)
-        self._rest = _Rest(tuple(leaves), structure, array_structure)
+        self._rest = _Rest(tuple(leaves), structure, array_structure, score or exactly)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
         self._piece = -(-num_positions // num_threads)
         self._num_threads = num_threads
@@ -133,6 +140,7 @@ class _Rest(NamedTuple):
     structure: Any
     array_structure: Any
     """Of the arrays."""
+    score: "Scorer"
 
 
 _known: set = set()
@@ -152,10 +160,74 @@ def _score_compiled(
         jax.tree.unflatten(rest.structure, rest.leaves),
     )
 
-    def one(z: Array) -> tuple[Array, Array]:
-        return jax.value_and_grad(log_density)(z, data)
+    return jax.lax.map(rest.score(log_density, data), positions)
 
-    return jax.lax.map(one, positions)
+
+Scorer = Callable[[Any, Any], Callable[[Array], tuple[Array, Array]]]
+
+
+def exactly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
+    return lambda z: jax.value_and_grad(log_density)(z, data)
+
+
+def value_alone(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
+    return lambda z: (log_density(z, data), jnp.zeros(0))
+
+
+def roughly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
+    """In single precision; in double, where that does not give a finite score."""
+    exact = exactly(log_density, data)
+    rough = exactly(*(_in_single_precision(part) for part in (log_density, data)))
+
+    def one(z: Array) -> tuple[Array, Array]:
+        value, score = rough(z.astype(jnp.float32))
+        value, score = value.astype(z.dtype), score.astype(z.dtype)
+        fine = jnp.isfinite(value) & jnp.all(jnp.isfinite(score))
+        return jax.lax.cond(fine, lambda z: (value, score), exact, z)
+
+    return one
+
+
+def _in_single_precision(tree: Any) -> Any:
+    numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
+    return eqx.combine(
+        jax.tree.map(lambda array: array.astype(jnp.float32), numbers), rest
+    )
+
+
+class Rough:
+    """Scores in single precision, and values in double where they are asked for.
+
+    A Metropolis-adjusted move along rough scores is exact, as long as the scores are a
+    function of the position and the values that decide on it are exact; and scores are
+    what takes its time.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp.densities import Rough
+        >>> density = Rough(lambda z, _: -0.5 * (z @ z), None, 4, num_threads=2)
+        >>> z = np.full((4, 2), 0.1)
+        >>> density.values(z)[0] == -0.5 * (z[0] @ z[0])
+        True
+        >>> bool(abs(density(z)[0][0] - density.values(z)[0]) < 1e-8)
+        True
+    """
+
+    compiled = False
+    mesh = None
+
+    def __init__(
+        self, log_density: Any, data: Any, num_positions: int, num_threads: int
+    ) -> None:
+        about = (log_density, data, num_positions, num_threads)
+        self._rough = OnThreads(*about, score=roughly)
+        self._values = OnThreads(*about, score=value_alone)
+
+    def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._rough(positions)
+
+    def values(self, positions: Any) -> np.ndarray:
+        return self._values(positions)[0]
 
 
 @functools.cache

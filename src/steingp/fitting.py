@@ -21,7 +21,7 @@ from steingp import corrected, flat, modes, tempering
 from steingp.checks import check_count
 from steingp.corrected import State, part
 from steingp.data import Batch
-from steingp.densities import Density, OfOne, OnThreads, num_cores
+from steingp.densities import Density, OfOne, OnThreads, Rough, num_cores
 from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge, fewest_draws, gaussian_log_mass
 from steingp.flat import Flat
@@ -32,7 +32,7 @@ from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
 from steingp.streamed import FullPasses, RowsOverDevices, filled_up
-from steingp.targets import Collapsed, Titsias, Variational
+from steingp.targets import Collapsed, Marginal, Titsias, Variational
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
 
@@ -42,6 +42,9 @@ _SMALL = 50
 """Rows of a matrix below which threads cost more than they save."""
 _TINY = 64
 """Likewise, up to which twice as many particles explore."""
+_ROUGH_FROM, _TRUE_ENOUGH = 200, 0.3
+"""Rows of a matrix from which scores are taken in single precision, on a CPU; and nats by
+which a log density in it may be off where that is done."""
 _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
 _FEW_ROWS = 200
@@ -126,6 +129,13 @@ class Fit:
             self.exploration = tempering.init(d, len(start), seed, some)
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
+        self.rough = (
+            self._on_threads
+            and isinstance(model.target, Marginal)
+            and model.stream is None
+            and model.matrix_size >= _ROUGH_FROM
+        )
+        """Whether moves follow scores in single precision. What decides on them is not."""
         self._scored: tuple[Flat, Density] | None = None
         self._parents: list[_Parent] = []
         self.walled: set[int] = set()
@@ -276,6 +286,7 @@ class Fit:
             self._cut_late(k)
         if self.state.stage not in (before, "done"):
             self._begin_inner_iterations_here()
+            self._give_up_roughness_if_off()
 
     def _settle(self, k: int) -> None:
         """A run has adapted: are its particles one mode, part of another, or several?"""
@@ -420,10 +431,29 @@ class Fit:
             return RowsOverDevices(self.density, self._shares, at_once, self._mesh)
         if self._on_threads:
             num_threads = num_cores() if self.model.matrix_size >= _SMALL else 1
-            return OnThreads(
+            scored_by = Rough if self.rough else OnThreads
+            return scored_by(
                 self.density, self.data, len(self.state.particles), num_threads
             )
         return OfOne(self.density, self.data, at_once, self._mesh)
+
+    def _give_up_roughness_if_off(self) -> None:
+        """Where single precision is too far off: noise so small, or inputs so close."""
+        if not self.rough:
+            return
+        for state in self.states:
+            assert state.moves is not None
+            positions = np.asarray(state.moves.positions)
+            off = np.abs(self.scored()(positions)[0] - self.evaluate(positions)[0])
+            self.rough = self.rough and bool(np.all(off < _TRUE_ENOUGH))
+        if self.rough:
+            return
+        self._scored = None
+        for k, state in enumerate(self.states):
+            assert state.moves is not None
+            values, scores = self.evaluate(np.asarray(state.moves.positions))
+            moves = state.moves._replace(values=values, scores=scores)
+            self.states[k] = dataclasses.replace(state, moves=moves)
 
     @property
     def _on_threads(self) -> bool:
@@ -497,7 +527,12 @@ class Fit:
         walls = tempering.no_walls(self.state.particles.shape[1])
         density = Tempered(self.scored(), np.asarray(1.0), walls)
         with self.blas():
-            return corrected.evaluate(density, positions, len(self.state.particles))
+            values, scores = corrected.evaluate(
+                density, positions, len(self.state.particles)
+            )
+            if isinstance(density.density, Rough):
+                values = density.density.values(positions)
+        return values, scores
 
     def inner_change(self, positions: np.ndarray) -> np.ndarray:
         """How far the last iteration moved q(f) at each position, in sds of f."""
@@ -538,6 +573,7 @@ class Fit:
             "seconds": np.asarray(self.seconds),
             "begun_by": np.asarray(self.begun_by),
             "seed": np.asarray(self.seed),
+            "rough": np.asarray(self.rough),
             "wanted": np.asarray(float(self.wanted)),
         }
 
@@ -550,7 +586,8 @@ class Fit:
         if not {"modes.num", "seed", "wanted", "begun_by", "walled"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
         self.seed, self.begun_by = int(arrays["seed"]), str(arrays["begun_by"])
-        self._sought = float(arrays["wanted"])
+        self.rough = bool(arrays.get("rough", False)) and self._on_threads
+        self._scored, self._sought = None, float(arrays["wanted"])
         if not self._asked:
             self.wanted = self._sought
         self.modes = Modes.from_arrays(part(arrays, "modes"))

@@ -115,7 +115,9 @@ def sweep(
     rest of the sweep and is rejected.
 
     Args:
-        value_and_score: positions (J, d) to log densities (J,) and scores (J, d).
+        value_and_score: positions (J, d) to log densities (J,) and scores (J, d). If it
+            has a method `values` of positions, those decide on acceptance, and what a
+            call gives may be rough, as long as it depends on positions alone.
         state: from `init` or an earlier sweep.
         keys: one per particle: permuted with the particles, they permute the result.
         adapting: whether the step is adapted afterwards, to an acceptance of 0.8. If
@@ -185,6 +187,10 @@ def move(
     begun = _Trip(start, state.log_step, search, zero, zero, zero, jnp.asarray(True))
     loop = jax.lax.while_loop if compiled else _python_loop
     trip = loop(lambda trip: trip.going, onward, begun)
+    exact = getattr(value_and_score, "values", None)
+    if exact is not None:
+        values = jnp.asarray(exact(trip.flight.positions))
+        trip = trip._replace(flight=trip.flight._replace(values=values))
     return _finish(state, start, trip, randomness.log_uniform, adapting)
 
 
