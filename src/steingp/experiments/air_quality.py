@@ -43,7 +43,7 @@ _WARM_UP = 20
 """Steps of SVGD before those whose time is taken."""
 _MOST_TEST = 50_000
 """Rows that are scored, at random, where more are held out."""
-_MAP_STEP = 0.2
+MAP_STEP = {"uk": 0.2, "netherlands": 0.08}
 """Degrees between points of a map."""
 BOX = {"uk": ((-8.2, 49.8), (2.0, 59.4)), "netherlands": ((3.2, 50.6), (7.4, 53.6))}
 
@@ -237,8 +237,8 @@ def _lengthscales(posterior: Posterior, most: int = 200) -> dict[str, list[float
     }
 
 
-def map_points(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Longitudes and latitudes of a map.
+def map_points(name: str, step: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and latitudes of a map, by default those of `MAP_STEP` apart.
 
     Example:
         >>> from steingp.experiments import air_quality
@@ -246,9 +246,10 @@ def map_points(name: str) -> tuple[np.ndarray, np.ndarray]:
         [52, 49]
     """
     (west, south), (east, north) = BOX[name]
+    apart = step or MAP_STEP[name]
     return (
-        np.arange(west, east + 1e-9, _MAP_STEP),
-        np.arange(south, north + 1e-9, _MAP_STEP),
+        np.arange(west, east + 1e-9, apart),
+        np.arange(south, north + 1e-9, apart),
     )
 
 
@@ -265,4 +266,5 @@ def _map(posterior: Posterior, rows: Rows, name: str) -> dict[str, Any]:
         "mean": np.round(f.mean, 3).tolist(),
         "variance": np.round(f.variance, 4).tolist(),
         "scale": rows.scale[:, 3].tolist(),
+        "step": MAP_STEP[name],
     }

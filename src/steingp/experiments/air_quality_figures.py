@@ -10,13 +10,14 @@ from steingp.experiments import paper_numbers
 from steingp.experiments.air_quality import (
     BOX,
     FILES,
+    LOCKDOWN,
     METHODS,
     MIDLANDS,
     map_points,
     table,
 )
 from steingp.experiments.datasets import data_folder
-from steingp.experiments.uci_tables import Cell
+from steingp.experiments.uci_tables import Cell, plus_minus
 
 Line = dict[str, Any]
 _OUTLINES = {
@@ -51,8 +52,8 @@ def score_table(lines: list[Line], name: str) -> str:
             [f"{m:.2f} +-{s:.2f}" for m, s in paper.values()] if paper else ["", ""]
         )
         rows.append(
-            f"{method:16s}{rmse.mean:8.3f} +-{rmse.error:5.3f}{theirs[0]:>14s}"
-            f"{score.mean:10.3f} +-{score.error:5.3f}{theirs[1]:>16s}"
+            f"{method:16s}{plus_minus(rmse):>16s}{theirs[0]:>14s}"
+            f"{plus_minus(score):>18s}{theirs[1]:>16s}"
             f"{100 * cover.mean:8.0f}%{seconds.mean:9.1f}{len(own):8d}"
         )
     return "\n".join(rows)
@@ -85,10 +86,10 @@ def _of_midlands(lines: list[Line]) -> list[Line]:
 
 def _variances(line: Line) -> tuple[float, float]:
     """Mean variance of f in the box, and over land outside of it."""
-    lon, lat = np.meshgrid(*map_points(line["set"]))
+    lon, lat = np.meshgrid(*_points_of(line))
     (west, south), (east, north) = MIDLANDS
     inside = (lon > west) & (lon < east) & (lat > south) & (lat < north)
-    land = _on_land(line["set"], _OUTLINES[line["set"]][:1])  # not Ireland's
+    land = _on_land(line, _OUTLINES[line["set"]][:1])  # not Ireland's
     variance = np.reshape(line["map"]["variance"], lon.shape)
     return float(variance[inside].mean()), float(variance[land & ~inside].mean())
 
@@ -131,13 +132,18 @@ def outline(name: str, files: tuple[str, ...] | None = None) -> list[np.ndarray]
     return rings
 
 
-def _on_land(name: str, files: tuple[str, ...] | None = None) -> np.ndarray:
+def _points_of(line: Line) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and latitudes of a line's map."""
+    return map_points(line["set"], line["map"].get("step", 0.2))
+
+
+def _on_land(line: Line, files: tuple[str, ...] | None = None) -> np.ndarray:
     """Which points of a map lie within a coastline; all, where none is known."""
     from matplotlib.path import Path as Outline
 
-    lon, lat = np.meshgrid(*map_points(name))
+    lon, lat = np.meshgrid(*_points_of(line))
     points = np.stack([lon.ravel(), lat.ravel()], axis=1)
-    rings = outline(name, files)
+    rings = outline(line["set"], files)
     if not rings:
         return np.ones(lon.shape, bool)
     inside = [Outline(ring).contains_points(points) for ring in rings]
@@ -179,22 +185,22 @@ def maps(lines: list[Line], what: str, label: str) -> Any:
     from steingp.plots import style
 
     name = lines[0]["set"]
-    lon, lat = map_points(name)
-    land = _on_land(name)
     panels = style.several_panels(None, len(lines), (2.7, 3.9), 4)
     values = []
     for line in lines:
-        grid = np.reshape(line["map"][what], (len(lat), len(lon)))
+        land = _on_land(line)
+        grid = np.reshape(line["map"][what], land.shape)
         if what == "mean":  # in the units of the data
             mean, sd = line["map"]["scale"]
             grid = mean + sd * grid
         values.append(np.where(land, grid, np.nan))
-    low, high = np.nanmin(values), np.nanmax(values)
+    low = min(np.nanmin(grid) for grid in values)
+    high = max(np.nanmax(grid) for grid in values)
     stations = np.unique(table(name)[:, 1:3], axis=0)
     picture = None
     for panel, line, grid in zip(panels, lines, values, strict=True):
         picture = panel.pcolormesh(
-            lon, lat, grid, cmap="viridis", vmin=low, vmax=high, shading="nearest",
+            *_points_of(line), grid, cmap="viridis", vmin=low, vmax=high, shading="nearest",
             rasterized=True,
         )  # fmt: skip
         for ring in outline(name):
@@ -268,13 +274,18 @@ def time_series(num: int = 4) -> Any:
         own = values[values[:, 0] == full[i]]
         own = own[np.argsort(own[:, 3])]
         panel.plot(own[:, 3], own[:, 4], color=style.BLUE, lw=1.0)
-        panel.axvline(51, color=style.ORANGE, lw=1.0, ls="--")
+        panel.axvline(LOCKDOWN, color=style.ORANGE, lw=1.0, ls="--", label="lockdown")
         panel.set(xlabel="days since 1 February 2020", ylabel="NO$_2$ (µg m$^{-3}$)",
                   ylim=(0.0, 1.05 * highest),
                   title=names.get(int(full[i]), f"station {full[i]:.0f}"))  # fmt: skip
         panel.title.set_fontsize(9)
         style.tidy(panel)
-    return style.figure_of(panels)
+    figure = style.figure_of(panels)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, frameon=False, fontsize=8, loc="outside lower center"
+    )
+    return figure
 
 
 def _station_names() -> dict[int, str]:
