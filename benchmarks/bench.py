@@ -249,7 +249,12 @@ def main() -> None:
         return
     about = about_machine()
     out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
-    lines = json.loads(out.read_text())["lines"] if out.exists() else []
+    before = json.loads(out.read_text()) if out.exists() else {**about, "lines": []}
+    if before["cpu"] != about["cpu"]:
+        parser.error(
+            f"{out} is of another machine, {before['cpu']}; give another --out."
+        )
+    lines = before["lines"]
     done = {key(line) for line in lines}
 
     def save(new: list[dict]) -> None:

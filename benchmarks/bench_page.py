@@ -35,6 +35,8 @@ mass); mean log density of the test rows (70/30 split, squared exponential, ARD)
 ```
 
 {shortfalls}
+
+{gradients}
 """
 
 GRADIENTS = """
@@ -110,6 +112,24 @@ def fit_table(lines: list[dict]) -> str:
     return "\n".join(rows)
 
 
+def gradients_in_words(lines: list[dict], on_gpu: bool) -> str:
+    """Where the time goes: how many gradients a fit takes, and how long each."""
+    parts = []
+    for line in lines:
+        if line["task"] == "fit" and line["contender"] == "steingp":
+            num = middle(line, "gradients")
+            if np.isfinite(num):
+                J = line.get("particles", 64 if on_gpu else 20)
+                each = 1e3 * middle(line, "seconds") / num
+                parts.append(f"{line['data']} {num / J:.0f} of {each:.2g} ms")
+    if not parts:
+        return ""
+    return (
+        "Where the time goes: gradients for each particle, and time of a fit over their "
+        f"number, all particles': {', '.join(parts)}. A point estimate takes 1000 of one."
+    )
+
+
 def shortfalls(lines: list[dict], on_gpu: bool) -> str:
     """What the aims are, and which sets miss them."""
     times, rival = (50, "GPyTorch") if on_gpu else (10, "GPflow")
@@ -183,7 +203,7 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
         found = json.loads(path.read_text())
         versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
         text += MACHINE.format(**found | {"versions": versions})
-        lines = found["lines"]
+        lines, on_gpu = found["lines"], found.get("gpu", False)
         for task, part, table in (
             ("fit", FITS, fit_table),
             ("gradient", GRADIENTS, gradient_table),
@@ -192,7 +212,8 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
             if any(line["task"] == task for line in lines):
                 text += part.format(
                     table=table(lines),
-                    shortfalls=shortfalls(lines, found.get("gpu", False)),
+                    gradients=gradients_in_words(lines, on_gpu),
+                    shortfalls=shortfalls(lines, on_gpu),
                 )
     page.write_text(text)
     print(text)
