@@ -74,8 +74,9 @@ def test_tables_and_figures(tmp_path: Path) -> None:
 
 
 def test_coastlines_have_land_within() -> None:
-    land = pictures._on_land("uk")
-    lon, lat = study.map_points("uk")
+    land = pictures._on_land({"set": "uk", "map": {"step": 0.1}})
+    lon, lat = study.map_points("uk", 0.1)
+    assert land.shape == (len(lat), len(lon)) == (97, 103)
     birmingham = np.abs(lat - 52.5).argmin(), np.abs(lon + 1.9).argmin()
     north_sea = np.abs(lat - 56.0).argmin(), np.abs(lon - 1.6).argmin()
     assert land[birmingham] and not land[north_sea]
