@@ -1,7 +1,7 @@
 """What a full posterior costs beside point estimates and NUTS, on this machine.
 
     python benchmarks/bench.py [fits gradients streams] [--repeats 5] [--quick]
-        [--sets servo boston] [--only steingp GPflow] [--out results/bench-cpu.json]
+        [--sets servo boston] [--only steingp GPflow] [--out results/bench-mine.json]
     python benchmarks/bench.py --page
 
 Every contender (benchmarks/contenders.py) is a process of its own, and but for gradients
@@ -27,6 +27,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -226,6 +227,12 @@ def cpu_name() -> str:
     return platform.machine()
 
 
+def results_of(about: dict[str, Any]) -> Path:
+    """A file for every machine: times of two are not to be compared."""
+    kind, name = ("gpu", about["device"]) if about["gpu"] else ("cpu", about["cpu"])
+    return RESULTS / f"bench-{kind}-{re.sub('[^a-z0-9]+', '-', name.lower())}.json"
+
+
 def key(line: dict[str, Any]) -> str:
     """What tells one task of one contender from others."""
     known = ("task", "data", "rows", "particles", "columns", "inducing", "from")
@@ -248,13 +255,8 @@ def main() -> None:
         write(sorted(RESULTS.glob("bench-*.json")))
         return
     about = about_machine()
-    out = asked.out or RESULTS / f"bench-{'gpu' if about['gpu'] else 'cpu'}.json"
-    before = json.loads(out.read_text()) if out.exists() else {**about, "lines": []}
-    if before["cpu"] != about["cpu"]:
-        parser.error(
-            f"{out} is of another machine, {before['cpu']}; give another --out."
-        )
-    lines = before["lines"]
+    out = asked.out or results_of(about)
+    lines = json.loads(out.read_text())["lines"] if out.exists() else []
     done = {key(line) for line in lines}
 
     def save(new: list[dict]) -> None:

@@ -150,8 +150,12 @@ def shortfalls(lines: list[dict], on_gpu: bool) -> str:
     return (
         f"Slower than {rival}: {', '.join(slower) or 'none'}. "
         f"Predicts worse than {rival}: {', '.join(worse) or 'none'}. "
-        f"Less than {times} times faster than NUTS, where that was run: "
-        f"{', '.join(near_chains) or 'none'}."
+        + (
+            f"Less than {times} times faster than NUTS, where that was run: "
+            f"{', '.join(near_chains) or 'none'}."
+            if any(d["contender"] == "NUTS" for d in lines)
+            else "NUTS was not run."
+        )
     )
 
 

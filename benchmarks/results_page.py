@@ -81,9 +81,8 @@ HMC's are differences of thousandths: for labels the default integrates f out by
 approximation. On spectf it agrees with HMC, and both have the posterior of the paper's
 priors: each of 44 lengthscales is exponential with mean 2, at which distances in 44
 standardised inputs leave no correlation, and lengthscales long enough for signal have next
-to no prior mass. VI is a point that asks no prior. With LogNormal(log(44) / 2, 1) on the
-lengthscales instead, the default scored -0.449 on split 0 (VI: -0.452; one fit, not among
-the lines): with many inputs, give lengthscales a prior that grows with their number.
+to no prior mass. VI is a point that asks no prior. With many inputs, give lengthscales a
+prior that grows with their number.
 
 ### Other scores
 

@@ -198,3 +198,9 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
     assert jobs.run([{"x": 13}], and_its_process, lines, processes=2) == 1
     (line,) = lines.read()
     assert "a process died" in line["error"]
+
+
+def test_processes_beside_a_cluster_are_refused(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "a.jsonl", KEYS)
+    with pytest.raises(ValueError, match="one of the two"):
+        jobs.run([{"x": 1}], square, lines, processes=2, dask="tcp://a:1")

@@ -439,12 +439,13 @@ class Fit:
 
     def _give_up_roughness_if_off(self) -> None:
         """Where single precision is too far off: noise so small, or inputs so close."""
-        if not self.rough:
+        density = self.scored()
+        if not isinstance(density, Rough):
             return
         for state in self.states:
             assert state.moves is not None
             positions = np.asarray(state.moves.positions)
-            off = np.abs(self.scored()(positions)[0] - self.evaluate(positions)[0])
+            off = np.abs(density(positions)[0] - density.values(positions))
             self.rough = self.rough and bool(np.all(off < _TRUE_ENOUGH))
         if self.rough:
             return
@@ -527,12 +528,7 @@ class Fit:
         walls = tempering.no_walls(self.state.particles.shape[1])
         density = Tempered(self.scored(), np.asarray(1.0), walls)
         with self.blas():
-            values, scores = corrected.evaluate(
-                density, positions, len(self.state.particles)
-            )
-            if isinstance(density.density, Rough):
-                values = density.density.values(positions)
-        return values, scores
+            return corrected.evaluate(density, positions, len(self.state.particles))
 
     def inner_change(self, positions: np.ndarray) -> np.ndarray:
         """How far the last iteration moved q(f) at each position, in sds of f."""

@@ -154,6 +154,11 @@ def run(
         ...     [line["y"] for line in lines.read()]
         [4, 9]
     """
+    if dask and processes > 1:
+        raise ValueError(
+            f"processes={processes} are of this machine, and dask={dask!r} has workers of "
+            "its own: give one of the two."
+        )
     everything = list(jobs)
     left = [job for job in everything if not lines.is_done(job)]
     done, failed = len(everything) - len(left), 0
