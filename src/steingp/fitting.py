@@ -442,18 +442,21 @@ class Fit:
         density = self.scored()
         if not isinstance(density, Rough):
             return
+        exact = []
         for state in self.states:
             assert state.moves is not None
             positions = np.asarray(state.moves.positions)
-            off = np.abs(density(positions)[0] - density.values(positions))
+            exact.append(density.values(positions))
+            off = np.abs(density(positions)[0] - exact[-1])
             self.rough = self.rough and bool(np.all(off < _TRUE_ENOUGH))
-        if self.rough:
-            return
-        self._scored = None
+        if not self.rough:
+            self._scored = None
         for k, state in enumerate(self.states):
             assert state.moves is not None
-            values, scores = self.evaluate(np.asarray(state.moves.positions))
-            moves = state.moves._replace(values=values, scores=scores)
+            # a particle that was never accepted still has the rough value it began with
+            moves = state.moves._replace(values=exact[k])
+            if not self.rough:
+                moves = moves._replace(scores=self.evaluate(moves.positions)[1])
             self.states[k] = dataclasses.replace(state, moves=moves)
 
     @property
