@@ -38,6 +38,8 @@ from steingp.tempering import Exploration, Tempered
 
 _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""
+_FILLS_A_GPU = 1.5e9
+"""Likewise, from which 64 particles' take a GPU clearly longer than 20's: 1145 rows."""
 _SMALL = 50
 """Rows of a matrix below which threads cost more than they save."""
 _TINY = 64
@@ -98,8 +100,9 @@ class Fit:
     ) -> None:
         self._mesh = check_mesh(mesh)
         on_cpu = jax.default_backend() == "cpu"
+        work = model.num_data * model.matrix_size**2  # flops of a gradient, about
         if num_particles is None:
-            num_particles = 20 if on_cpu else 64
+            num_particles = 20 if on_cpu or work > _FILLS_A_GPU else 64
         check_count("num_particles", num_particles)
         check_count("seed", seed, lowest=0)
         if effective_size is not None and not effective_size > 0:
@@ -120,7 +123,6 @@ class Fit:
         self.modes: Modes = modes.ONE
         self.exploration: Exploration | None = None
         """Led to the posterior by tempering, before anything else, if at all."""
-        work = model.num_data * model.matrix_size**2  # flops of a gradient, about
         small = d <= _EXPLORED and work < 0.1 * _QUICK and model.num_data <= _FEW_ROWS
         if explore is None:
             explore = small and not isinstance(model.target, Collapsed)

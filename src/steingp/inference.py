@@ -45,7 +45,8 @@ def fit(
     Args:
         model: a `SteinGP`.
         num_particles: J, particles that move at the same time. By default 20, and 64 on
-            a GPU where f is integrated out, which moves them in about the same time.
+            a GPU where f is integrated out and up to 1145 rows (fewer inducing points
+            than that: more rows), where it moves them in about the same time.
         effective_size: how many independent draws the result must be worth, for the mean
             and the spread of every hyperparameter: n tell a mean to 1 / sqrt(n) sds and,
             as for a Gaussian, half as many an sd. By default 1000 for up to three
