@@ -7,7 +7,7 @@ mode and curvature all work.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -157,30 +157,24 @@ def _cholesky(K: Array, jitter: Array) -> Array:
 
 @_one_by_one_on_cpu
 def _with_retries(K: Array, jitter: Array) -> Array:
-    def attempt(extra: Array) -> tuple[Array]:
-        return (_factorise(add_diagonal(K, jitter + extra)),)
+    """A factor, with as little extra as it takes."""
 
-    return _until_it_succeeds(attempt, K, jitter)[0]
+    def attempt(extra: Array) -> Array:
+        return _factorise(add_diagonal(K, jitter + extra))
 
-
-def _until_it_succeeds(
-    attempt: Callable[[Array], tuple[Array, ...]], K: Array, jitter: Array
-) -> Any:
-    """A factor, first of all that `attempt` makes, with as little extra as it takes."""
-
-    def failed(carry: tuple[tuple[Array, ...], Array, Array]) -> Array:
-        (L, *_), _, tries = carry
+    def failed(carry: tuple[Array, Array, Array]) -> Array:
+        L, _, tries = carry
         return ~jnp.isfinite(L[-1, -1]) & (tries < _RETRIES)
 
-    def retry(carry: tuple[tuple[Array, ...], Array, Array]) -> tuple:
+    def retry(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         _, extra, tries = carry
         return attempt(extra), 10.0 * extra, tries + 1
 
     first = attempt(jnp.zeros_like(jitter))
-    found, _, _ = jax.lax.while_loop(
+    L, _, _ = jax.lax.while_loop(
         failed, retry, (first, 1e-8 * jnp.mean(jnp.diagonal(K)), jnp.array(0))
     )
-    return found
+    return L
 
 
 @_cholesky.defjvp
@@ -249,8 +243,8 @@ def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"
 class Solved(NamedTuple):
     """A covariance, with jitter, factorised and inverted, and a residual r in it."""
 
-    factor: Float[Array, "N N"]
-    """Lower L, as `cholesky` gives it."""
+    diagonal: Float[Array, " N"]
+    """Of the lower factor L that `cholesky` gives."""
     inverse: Float[Array, "N N"]
     white: Float[Array, " N"]
     """L^-1 r"""
@@ -274,50 +268,70 @@ def solve_and_invert(
         L = cholesky(K, jitter)
         white = solve_lower(L, residual)
         inverse = _inverse_by_solves(L, _CPU_LEAF)
-        return Solved(L, inverse, white, solve_lower_transposed(L, white))
-    L, W = _in_blocks_with_retries(K, jitter)
+        pull = solve_lower_transposed(L, white)
+        return Solved(jnp.diagonal(L), inverse, white, pull)
+    diagonal, W = _in_blocks_with_retries(K, jitter)
     white = W @ residual
-    return Solved(L, _square_of_lower(W, _GPU_LEAF), white, W.T @ white)
+    return Solved(diagonal, _square_of_lower(W, 4 * _GPU_LEAF), white, W.T @ white)
 
 
-def _in_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
-    """L and L^-1."""
+def _in_blocks(K: Array) -> tuple[Array, Array]:
+    """L's diagonal and L^-1.
+
+    Every block is code of its own to a compiler, which takes it longer than anything
+    else here. So they are as few as can be, of one size, and what nobody asks for, the
+    rest of L, is not put together.
+    """
+    size = K.shape[-1]
+    num = -(-size // _GPU_LEAF)
+    return _of_blocks(K, -(-size // num))
+
+
+def _of_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
     size = K.shape[-1]
     if size <= leaf:
         L = _factorise(K)
-        return L, solve_lower(L, jnp.eye(size, dtype=K.dtype))
-    half = size // 2
-    L_A, W_A = _in_blocks(K[:half, :half], leaf)
-    B = K[half:, :half] @ W_A.T
-    L_C, W_C = _in_blocks(K[half:, half:] - B @ B.T, leaf)
+        return jnp.diagonal(L), solve_lower(L, jnp.eye(size, dtype=K.dtype))
+    num = -(-size // leaf)
+    first = (num + 1) // 2 * leaf
+    diagonal_A, W_A = _of_blocks(K[:first, :first], leaf)
+    B = K[first:, :first] @ W_A.T
+    diagonal_C, W_C = _of_blocks(K[first:, first:] - B @ B.T, leaf)
     below = -W_C @ (B @ W_A)
-    zeros = jnp.zeros((half, size - half), K.dtype)
+    above = jnp.zeros((first, size - first), K.dtype)
     return (
-        jnp.block([[L_A, zeros], [B, L_C]]),
-        jnp.block([[W_A, zeros], [below, W_C]]),
+        jnp.concatenate([diagonal_A, diagonal_C]),
+        jnp.block([[W_A, above], [below, W_C]]),
     )
 
 
 @jax.custom_jvp
 def _in_blocks_with_retries(K: Array, jitter: Array) -> tuple[Array, Array]:
-    """L and L^-1; as `cholesky`, with more jitter where it fails."""
+    """L's diagonal and L^-1; as `cholesky`, with more jitter where it fails."""
     return _attempts_in_blocks(K, jitter)
 
 
 @_in_blocks_with_retries.defjvp
 def _in_blocks_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-    L, W = _in_blocks_with_retries(*primals)
+    diagonal, W = _in_blocks_with_retries(*primals)
     dK = 0.5 * (tangents[0] + tangents[0].T)
-    half = _lower_half(W @ dK @ W.T)
-    return (L, W), (L @ half, -half @ W)
+    half = _lower_half(W @ dK @ W.T)  # dL = L half, both triangular
+    return (diagonal, W), (diagonal * jnp.diagonal(half), -half @ W)
+
+
+def _with_more_jitter(K: Array, jitter: Array) -> tuple[Array, Array]:
+    L = _with_retries(K, jitter)
+    return jnp.diagonal(L), solve_lower(L, jnp.eye(len(L), dtype=L.dtype))
 
 
 @jax.custom_batching.custom_vmap
 def _attempts_in_blocks(K: Array, jitter: Array) -> tuple[Array, Array]:
-    def attempt(extra: Array) -> tuple[Array, Array]:
-        return _in_blocks(add_diagonal(K, jitter + extra), _GPU_LEAF)
-
-    return _until_it_succeeds(attempt, K, jitter)
+    found = _in_blocks(add_diagonal(K, jitter))
+    return jax.lax.cond(
+        jnp.isfinite(found[0][-1]),
+        lambda: found,
+        lambda: _with_more_jitter(K, jitter),
+    )
 
 
 @_attempts_in_blocks.def_vmap
@@ -330,21 +344,25 @@ def _attempts_of_many(
     """
     K = K if batched[0] else jnp.broadcast_to(K, (num, *K.shape))
     jitter = jitter if batched[1] else jnp.broadcast_to(jitter, (num,))
-
-    def once(K: Array, jitter: Array) -> tuple[Array, Array]:
-        return _in_blocks(add_diagonal(K, jitter), _GPU_LEAF)
-
-    L, W = jax.vmap(once)(K, jitter)
-    failed = ~jnp.isfinite(L[:, -1, -1])
+    diagonals, W = jax.vmap(lambda K, jitter: _in_blocks(add_diagonal(K, jitter)))(
+        K, jitter
+    )
+    failed = ~jnp.isfinite(diagonals[:, -1])
 
     def mend(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        L, W, failed = carry
+        diagonals, W, failed = carry
         i = jnp.argmax(failed)
-        own_L, own_W = _attempts_in_blocks(K[i], jitter[i])
-        return L.at[i].set(own_L), W.at[i].set(own_W), failed.at[i].set(False)
+        diagonal, own = _with_more_jitter(K[i], jitter[i])
+        return (
+            diagonals.at[i].set(diagonal),
+            W.at[i].set(own),
+            failed.at[i].set(False),
+        )
 
-    L, W, _ = jax.lax.while_loop(lambda carry: carry[2].any(), mend, (L, W, failed))
-    return (L, W), (True, True)
+    diagonals, W, _ = jax.lax.while_loop(
+        lambda carry: carry[2].any(), mend, (diagonals, W, failed)
+    )
+    return (diagonals, W), (True, True)
 
 
 def _inverse_by_solves(L: Array, leaf: int) -> Array:
@@ -387,11 +405,11 @@ def gaussian_log_density(
 @jax.custom_jvp
 def _gaussian_log_density(residual: Array, K: Array, jitter: Array) -> Array:
     L = cholesky(K, jitter)
-    return _from_white(solve_lower(L, residual), L)
+    return _from_white(solve_lower(L, residual), jnp.diagonal(L))
 
 
-def _from_white(white: Array, L: Array) -> Array:
-    log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
+def _from_white(white: Array, diagonal: Array) -> Array:
+    log_det = jnp.sum(jnp.log(diagonal))
     return -0.5 * white @ white - log_det - 0.5 * len(white) * _LOG_2PI
 
 
@@ -403,7 +421,7 @@ def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, A
     a = found.pull
     half_slope = 0.5 * (a[:, None] * a[None, :] - found.inverse)
     slope = jnp.sum(half_slope * dK) - a @ d_residual
-    return _from_white(found.white, found.factor), slope
+    return _from_white(found.white, found.diagonal), slope
 
 
 @contextmanager
