@@ -1,5 +1,6 @@
 """SVGD corrected by moves, over densities that are known."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -139,6 +140,18 @@ def test_a_metric_of_other_widths_is_made_anew() -> None:
     draws = np.random.default_rng(1).normal(size=(10, 20, 2)) * widths
     assert corrected._suits(particles, draws)
     assert not corrected._suits(particles, draws * np.array([1.0, 0.5]))
+
+
+@pytest.mark.parametrize(("sweeps", "ends"), [(99, False), (100, True)])
+def test_draws_that_hardly_move_are_not_collected_for_ever(
+    sweeps: int, ends: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    stays = rng.normal(size=(1, 20, 2)) + 0.01 * rng.normal(size=(sweeps, 20, 2))
+    state = dataclasses.replace(start(), stage="collecting", draws=stays)
+    assert (corrected._look(state, 400.0).stage == "done") == ends
+    moving = dataclasses.replace(state, draws=rng.normal(size=(sweeps, 20, 2)))
+    assert corrected._look(moving, 1e5).stage == "collecting"
 
 
 def test_sweeps_at_once_do_not_matter() -> None:

@@ -160,6 +160,22 @@ def test_a_run_that_gave_up_is_not_taken_up_again_for_the_same_size(
         assert again.report is not None and again.report.num_sweeps == sweeps
 
 
+@pytest.mark.parametrize(
+    ("backend", "rows", "inducing", "expected"),
+    [("cpu", 9, None, 20), ("gpu", 9, None, 64), ("gpu", 1200, None, 20),
+     ("gpu", 1200, 10, 64)],
+)  # fmt: skip
+def test_a_gpu_that_is_not_filled_moves_more_particles(
+    backend: str, rows: int, inducing: int | None, expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    x = np.linspace(-2, 2, rows)
+    data = x[:, None], x
+    model = sg.SteinGP(data, kernel, inducing=inducing)
+    monkeypatch.setattr("jax.default_backend", lambda: backend)
+    assert Fit(model).states[0].particles.shape == (expected, 3)
+
+
 def many_rows(noise: float) -> sg.SteinGP:
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(220, 2))

@@ -8,7 +8,7 @@ Over any log density of a vector, whose prior should be about standard normal:
    gives metric and step to the next. It ends when a window's mean log density is that of
    the window before, and the widths of its draws are those of its metric.
 3. *collecting*: metric and step are frozen and every sweep is kept. It ends when the draws
-   are worth the effective size that was asked for.
+   are worth the effective size that was asked for, or it is clear that they will not be.
 
 No step size is asked for: SVGD's is in units of the prior, the moves' is adapted. Draws of
 the first two stages are thrown away, and the third does not adapt, so what is kept has no
@@ -46,6 +46,8 @@ SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 """Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
+HOPELESS_AFTER, HOPELESS = 100, 0.02
+"""Sweeps after which collecting ends if each draw is worth less than this."""
 NOWHERE = (
     "no particle has a finite log density. Standardise the data, or use tighter priors or "
     "more jitter."
@@ -499,7 +501,9 @@ def _look(state: State, wanted: float) -> State:
     if sweeps < state.next_look:
         return state
     size = state.effective_size()
-    if size >= wanted or sweeps >= MOST_SWEEPS:
+    worth = size / (sweeps * state.draws.shape[1])
+    hopeless = sweeps >= HOPELESS_AFTER and worth < HOPELESS
+    if size >= wanted or sweeps >= MOST_SWEEPS or hopeless:
         return dataclasses.replace(state, stage="done")
     # a first estimate may be far off, and too low more often than not: at most half as
     # many sweeps again before the next
