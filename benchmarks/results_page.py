@@ -84,6 +84,8 @@ standardised inputs leave no correlation, and lengthscales long enough for signa
 to no prior mass. VI is a point that asks no prior. With many inputs, give lengthscales a
 prior that grows with their number.
 
+{verdicts}
+
 ### Other scores
 
 {scores}
@@ -199,6 +201,7 @@ def uci_section(lines: list[dict[str, Any]]) -> str:
         flaws=FLAWS,
         significance=uci_tables.significance(lines, sets),
         shortfalls=", ".join(uci_tables.shortfalls(lines, sets)) or "no set",
+        verdicts=uci_tables.verdicts(lines),
         scores="\n\n".join(
             f"{title}\n\n```\n{uci_tables.score_table(lines, sets, name, form)}\n```"
             for title, name, form in SCORES

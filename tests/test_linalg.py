@@ -133,9 +133,20 @@ def test_cholesky_hessian_agrees_with_jaxs_own() -> None:
     np.testing.assert_allclose(reverse_only, expected, atol=1e-9)
 
 
+def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch, leaf: int = 8) -> None:
+    """The path of a backend, with blocks so small that there are some."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(linalg, "_CPU_LEAF", leaf)
+    monkeypatch.setattr(linalg, "_GPU_LEAF", leaf)
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 3)])
-def test_whitening_is_through_the_factor_in_value_and_derivatives(shape: tuple) -> None:
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_whitening_is_through_the_factor_in_value_and_derivatives(
+    shape: tuple, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     K, B = covariance(5), jnp.asarray(np.random.default_rng(1).normal(size=shape))
+    small_blocks(backend, monkeypatch, leaf=2)
 
     def through_factor(K: jax.Array, B: jax.Array) -> jax.Array:
         return linalg.solve_lower(linalg.cholesky(K, 0.1), B)
@@ -210,13 +221,6 @@ def test_inverse_lower_around_the_default_leaf(size: int) -> None:
     np.testing.assert_allclose(inverse, np.linalg.inv(L), atol=1e-11)
 
 
-def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of a backend, with blocks so small that there are some."""
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(linalg, "_CPU_LEAF", 8)
-    monkeypatch.setattr(linalg, "_GPU_LEAF", 8)
-
-
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 17, 31])
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_solve_and_invert_around_the_leaf(
@@ -251,6 +255,41 @@ def test_solve_and_invert_adds_jitter_where_it_must(
         alone = linalg.solve_and_invert(three[i], r, 0.0)
         np.testing.assert_allclose(found.diagonal[i], alone.diagonal, rtol=1e-12)
         np.testing.assert_allclose(inverse, alone.inverse, rtol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("size", [1, 8, 9, 31])
+def test_the_inverse_of_a_factor(
+    size: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(backend, monkeypatch)
+    W = linalg.inverse_factor(jnp.asarray(covariance(size)))
+    expected = np.linalg.inv(np.linalg.cholesky(covariance(size)))
+    np.testing.assert_allclose(W, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_the_normaliser_of_a_gaussian_by_its_definition_and_derivatives(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(backend, monkeypatch)
+    # in one dimension, by quadrature
+    v, step = np.linspace(-12.0, 12.0, 20_001, retstep=True)
+    b, p = 0.7, 1.9
+    inside = np.exp(-0.5 * v**2 + b * v - 0.5 * (p - 1.0) * v**2)
+    expected = np.log(inside.sum() * step / np.sqrt(2.0 * np.pi))
+    one = linalg.log_normaliser(jnp.array([b]), jnp.array([[p]]))
+    np.testing.assert_allclose(one, expected, rtol=1e-12)
+
+    root = jnp.asarray(np.random.default_rng(0).normal(size=(12, 12)))
+
+    def of_root(b: jax.Array, root: jax.Array) -> jax.Array:
+        return linalg.log_normaliser(b, root @ root.T + jnp.eye(12))
+
+    check_grads(of_root, (root[0], root), order=2, modes=("fwd", "rev"), rtol=1e-6)
+    P = np.asarray(root @ root.T + np.eye(12))
+    exact = 0.5 * root[0] @ np.linalg.solve(P, root[0]) - 0.5 * np.linalg.slogdet(P)[1]
+    np.testing.assert_allclose(of_root(root[0], root), exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

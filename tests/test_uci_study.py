@@ -142,6 +142,17 @@ def test_where_the_default_falls_short_is_named() -> None:
     assert row.split()[1:4] == ["1", "1", "2"]
 
 
+def test_fits_that_their_verdict_does_not_trust_are_named_with_the_reason() -> None:
+    fine = line("servo", 0, "default", 0.0) | {"trusted": True}
+    assert uci_tables.verdicts([fine]).startswith("1 of 1 default fits are trusted")
+    bad = line("servo", 1, "default", 0.0) | {"trusted": False}
+    said = uci_tables.verdicts([fine, bad | {"findings": ["R-hat: 1.7"]}, bad])
+    assert said.splitlines()[2:] == [
+        "- servo, split 1: R-hat: 1.7", "- servo, split 1: why was not kept",
+    ]  # fmt: skip
+    assert "1 of 3" in said
+
+
 # --- the command ------------------------------------------------------------------------
 
 

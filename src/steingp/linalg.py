@@ -216,17 +216,39 @@ def whiten(
 
 @jax.custom_jvp
 def _whiten(K: Array, B: Array, jitter: Array) -> Array:
-    return solve_lower(_cholesky(K, jitter), B)
+    return _white_parts(K, jitter)[0](B)
 
 
 @_whiten.defjvp
 def _whiten_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     K, B, jitter = primals
     dK, dB, _ = tangents
-    L = _cholesky(K, jitter)
-    A = solve_lower(L, B)
-    half = solve_lower(L, 0.5 * (dK + dK.T))
-    return A, solve_lower(L, dB) - _lower_half(solve_lower(L, half.T)) @ A
+    white, both_sides = _white_parts(K, jitter)
+    A = white(B)
+    return A, white(dB) - _lower_half(both_sides(0.5 * (dK + dK.T))) @ A
+
+
+def _white_parts(K: Array, jitter: Array) -> tuple[Callable, Callable]:
+    """L^-1 B of any B, and L^-1 S L^-T of a symmetric S.
+
+    On a GPU by L^-1, since a product there takes a fraction of a triangular solve.
+    """
+    if jax.default_backend() == "cpu":
+        L = _cholesky(K, jitter)
+
+        def both_sides(S: Array) -> Array:
+            return solve_lower(L, solve_lower(L, S).T)
+
+        return lambda B: solve_lower(L, B), both_sides
+    _, W = _in_blocks_with_retries(K, jitter)
+    return lambda B: W @ B, lambda S: W @ S @ W.T
+
+
+def inverse_factor(K: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    """L^-1 with L L' = K, and NaN where K is not positive: no jitter, no retry."""
+    if jax.default_backend() == "cpu":
+        return inverse_lower(factorise(K))
+    return _in_blocks(K)[1]
 
 
 def inverse_lower(L: Float[Array, "N N"], leaf: int = 128) -> Float[Array, "N N"]:
@@ -422,6 +444,31 @@ def _gaussian_log_density_jvp(primals: tuple, tangents: tuple) -> tuple[Array, A
     half_slope = 0.5 * (a[:, None] * a[None, :] - found.inverse)
     slope = jnp.sum(half_slope * dK) - a @ d_residual
     return _from_white(found.white, found.diagonal), slope
+
+
+@jax.custom_jvp
+def log_normaliser(
+    shift: Float[Array, " N"], precision: Float[Array, "N N"]
+) -> Float[Array, ""]:
+    """log of the integral of N(v; 0, I) exp(v' shift - v' (precision - I) v / 2) over v.
+
+    That is 1/2 b' P^-1 b - 1/2 log |P|, with its gradient written by hand as that of
+    `gaussian_log_density`: P^-1 b and -1/2 (P^-1 b b' P^-1 + P^-1).
+    """
+    L = cholesky(precision, 0.0)
+    white = solve_lower(L, shift)
+    return 0.5 * (white @ white) - jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+@log_normaliser.defjvp
+def _log_normaliser_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    shift, precision = primals
+    d_shift, d_precision = tangents
+    found = solve_and_invert(precision, shift, 0.0)
+    a, white = found.pull, found.white
+    half_slope = 0.5 * (a[:, None] * a[None, :] + found.inverse)
+    value = 0.5 * (white @ white) - jnp.sum(jnp.log(found.diagonal))
+    return value, a @ d_shift - jnp.sum(half_slope * d_precision)
 
 
 @contextmanager

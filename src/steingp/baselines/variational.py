@@ -25,7 +25,7 @@ from steingp.checks import check_count
 from steingp.data import Batch
 from steingp.flat import Flat
 from steingp.likelihoods import Gaussian
-from steingp.linalg import blas_suited_to, factorise, inverse_lower
+from steingp.linalg import blas_suited_to, inverse_factor
 from steingp.models import SteinGP
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
@@ -236,7 +236,7 @@ def _run_chunk(
 
 @eqx.filter_jit
 def _particle(target: Variational, state: _State) -> Particle:
-    root = inverse_lower(factorise(state.q.precision)).T
+    root = inverse_factor(state.q.precision).T
     theta = Flat(target).constrain(state.z)
     return theta | {Q_MEAN: root @ (root.T @ state.q.shift), Q_ROOT: root}
 

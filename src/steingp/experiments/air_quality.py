@@ -18,7 +18,7 @@ from steingp import baselines, inducing, metrics, svgd
 from steingp.compilation import Stopwatch
 from steingp.data import split_rows
 from steingp.experiments.datasets import data_folder
-from steingp.experiments.uci import about
+from steingp.experiments.uci import about, judgement
 from steingp.inference import fit
 from steingp.kernels import Kernel, Matern12, Matern32, Polynomial, White
 from steingp.models import SteinGP
@@ -157,6 +157,8 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
     if posterior.report is not None:
         line["effective_size"] = posterior.report.effective_size
         line["num_gradients"] = posterior.report.num_gradients
+    if posterior.verdict is not None:  # an ensemble of variational fits has none
+        line |= judgement(posterior)
     if job["split"] in (0, "midlands"):
         line["lengthscales"] = _lengthscales(posterior)
         line["map"] = _map(posterior, rows, job["set"])

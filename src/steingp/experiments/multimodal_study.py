@@ -22,7 +22,7 @@ from steingp.experiments.multimodal import (
     Grid,
     grid_posterior,
 )
-from steingp.experiments.uci import about
+from steingp.experiments.uci import about, judgement
 from steingp.experiments.uci_tables import Cell
 from steingp.inference import fit
 from steingp.kernels import SquaredExponential
@@ -80,7 +80,7 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
         **_masses(posterior, grid),
     }
     if method == "default":
-        line["trusted"] = posterior.diagnose().trusted
+        line |= judgement(posterior)
         line["modes"] = len(posterior.modes)
     if seed == FIGURE_SEED:
         line["draws"] = _some_draws(posterior)

@@ -95,8 +95,15 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
         line["num_gradients"] = posterior.report.num_gradients
         line["effective_size"] = posterior.report.effective_size
     if method == "default":
-        line["trusted"] = posterior.diagnose().trusted
+        line |= judgement(posterior)
     return line | about()
+
+
+def judgement(posterior: Posterior) -> dict[str, Any]:
+    """Whether a fit is trusted; if not, why."""
+    verdict = posterior.diagnose()
+    findings = [f"{check.name}: {check.finding}" for check in verdict.failed]
+    return {"trusted": verdict.trusted} | ({"findings": findings} if findings else {})
 
 
 def _fit(data: Split, labels: bool, method: str, seed: int, quick: bool) -> Posterior:

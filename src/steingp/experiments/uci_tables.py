@@ -273,6 +273,18 @@ def shortfalls(lines: list[Line], sets: list[str]) -> list[str]:
     return found
 
 
+def verdicts(lines: list[Line]) -> str:
+    """How many default fits their own verdict trusts, and which not, and why."""
+    judged = [line for line in lines if "trusted" in line]
+    doubted = [line for line in judged if not line["trusted"]]
+    text = f"{len(judged) - len(doubted)} of {len(judged)} default fits are trusted by "
+    text += "their own verdict" + ("; not trusted are:\n" if doubted else ".")
+    for line in doubted:
+        why = "; ".join(line.get("findings", ["why was not kept"]))
+        text += f"\n- {line['set']}, split {line['split']}: {why}"
+    return text
+
+
 def in_words(lines: list[Line]) -> str:
     """What the command prints at the end."""
     sets = sets_in(lines)

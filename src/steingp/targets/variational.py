@@ -15,8 +15,7 @@ from steingp.linalg import (
     DEFAULT_JITTER,
     add_diagonal,
     cholesky,
-    factorise,
-    inverse_lower,
+    inverse_factor,
     whiten,
 )
 from steingp.priors import Particle
@@ -83,7 +82,7 @@ class Variational(Target):
 
         The latter is the full step of natural gradients: rows as sites of a Gaussian.
         """
-        root = inverse_lower(factorise(q.precision)).T
+        root = inverse_factor(q.precision).T
         mean = root @ (root.T @ q.shift)
         mean, root = stop_gradient((mean, root))
         model = self.specification.at(theta)
