@@ -44,8 +44,9 @@ GRADIENTS = """
 
 Milliseconds of one SVGD step of J particles, and of one point's gradient by the rivals.
 The floor is LAPACK's potrf + potri for every particle on all cores (on a GPU: N^3 at the
-measured rate of dgemm), and the last column the step over it. GPyTorch factorises up to
-800 rows and uses conjugate gradients beyond.
+measured rate of dgemm), and the last column the step over it. On a CPU, from 200 rows
+on, our scores are in single precision (what decides on moves is not), and the floor is in
+double. GPyTorch factorises up to 800 rows and uses conjugate gradients beyond.
 
 ```
 {table}
@@ -78,7 +79,13 @@ def spread(line: dict[str, Any] | None, name: str, scale: float = 1.0) -> str:
     if line is None or name not in line.get("runs", {}):
         return "-"
     values = scale * np.array(line["runs"][name], float)
-    return f"{np.median(values):.3g} ({values.min():.3g}-{values.max():.3g})"
+    middle, low, high = map(short, (np.median(values), values.min(), values.max()))
+    return f"{middle} ({low}-{high})"
+
+
+def short(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def find(lines: list[dict], contender: str, **about: Any) -> dict[str, Any] | None:

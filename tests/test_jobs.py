@@ -200,6 +200,52 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
     assert "a process died" in line["error"]
 
 
+def test_a_process_that_dies_does_not_take_later_fits_with_it(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "squares.jsonl", KEYS)
+    todo = [{"x": x} for x in (13, *range(6))]
+    failed = jobs.run(todo, and_its_process, lines, processes=2)
+    assert failed in (1, 2)  # and perhaps what ran beside it
+    assert sum("error" not in line for line in lines.read()) == 7 - failed
+
+
+def test_what_another_run_has_begun_is_left_to_it(tmp_path: Path) -> None:
+    one, other = (Lines(tmp_path / f"squares{end}.jsonl", KEYS) for end in ("", "-b"))
+    claim = one.claim({"x": 1})
+    assert claim is not None and other.claim({"x": 1}) is None
+    with pytest.warns(UserWarning, match="1 jobs were left to another run"):
+        assert jobs.run([{"x": 1}, {"x": 2}], square, other) == 0
+    assert [line["x"] for line in jobs.read_lines(other.path)] == [2]
+    # a quick job is another
+    quick = Lines(tmp_path / "squares-quick.jsonl", KEYS)
+    assert quick.claim({"x": 1, "quick": True}) is not None
+    claim.release()
+    again = other.claim({"x": 1})
+    assert again is not None
+    other.append({"x": 1, "y": 1})
+    again.release()
+    assert one.claim({"x": 1}) is None and one.is_done({"x": 1})
+
+
+def test_runs_at_the_same_time_share_the_jobs(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time, warnings; from pathlib import Path\n"
+        "from steingp.experiments import jobs\n"
+        "warnings.simplefilter('ignore')\n"
+        f"folder = Path({str(tmp_path)!r}); (folder / sys.argv[1]).touch()\n"
+        "while not all((folder / name).exists() for name in 'ab'):\n"
+        "    time.sleep(0.01)\n"
+        "def slow(job):\n"
+        "    time.sleep(0.1); return {'y': job['x'], 'process': os.getpid()}\n"
+        "jobs.run([{'x': x} for x in range(40)], slow, "
+        "jobs.Lines(folder / 'slow.jsonl', ('x',)))\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "ab"]
+    assert [run.wait() for run in runs] == [0, 0]
+    written = list(jobs.read_lines(tmp_path / "slow.jsonl"))
+    assert sorted(line["x"] for line in written) == list(range(40))
+    assert len({line["process"] for line in written}) == 2
+
+
 def test_processes_beside_a_cluster_are_refused(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "a.jsonl", KEYS)
     with pytest.raises(ValueError, match="one of the two"):

@@ -4,9 +4,11 @@ A job is a dictionary of what to fit, and a line is the job with what came out. 
 line is in a file already are left out, so a run that was stopped goes on where it was; and
 so does one on another machine that writes to another file of the same folder and beginning
 (`uci.jsonl`, `uci-gpu.jsonl`). A fit that failed leaves a line with its `error`, and is
-tried again by the next run.
+tried again by the next run. Runs at the same time on one folder share the jobs: each takes
+those that no other has begun, by a lock on a file, which ends with the process that has it.
 """
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -14,15 +16,21 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
+    FIRST_COMPLETED,
     BrokenExecutor,
     Future,
     ProcessPoolExecutor,
-    as_completed,
+    wait,
 )
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from steingp.progress import progress_bar
+
+try:
+    import fcntl
+except ImportError:  # Windows: runs at the same time do not share, and do all jobs
+    fcntl = None
 
 Job = dict[str, Any]
 Line = dict[str, Any]
@@ -44,7 +52,11 @@ class Lines:
 
     def __init__(self, path: Path, keys: tuple[str, ...]) -> None:
         self.path, self._keys = path, keys
-        self._done = {self._key(line) for line in self.read() if "error" not in line}
+        self._done: set[str] = set()
+        self._look()
+
+    def _look(self) -> None:
+        self._done |= {self._key(line) for line in self.read() if "error" not in line}
 
     def _key(self, line: Line) -> str:
         return json.dumps([line.get(name) for name in self._keys])
@@ -66,16 +78,59 @@ class Lines:
     def is_done(self, job: Job) -> bool:
         return self._key(job) in self._done
 
+    def claim(self, job: Job) -> "Claim | None":
+        """The right to do a job; None if another run has begun or done it."""
+        base, quick = self.path.stem.split("-")[0], job.get("quick", False)
+        folder = self.path.parent / f".{base}-begun"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(f"{self._key(job)}{quick}".encode()).hexdigest()[:16]
+        file = (folder / name).open("w")
+        if not _lock(file, waiting=False):
+            file.close()
+            return None
+        self._look()
+        claim = Claim(file)
+        if self.is_done(job):
+            claim.release()
+            return None
+        return claim
+
     def append(self, line: Line) -> None:
         """Write a line, all of it or nothing of it that counts."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        cut_off_half_lines(self.path)
         with self.path.open("a") as file:
+            _lock(file, waiting=True)
+            cut_off_half_lines(self.path)
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
         if "error" not in line:
             self._done.add(self._key(line))
+
+
+class Claim:
+    """A job that no other run does meanwhile."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """Once its line is written."""
+        Path(self._file.name).unlink(missing_ok=True)
+        self._file.close()
+
+
+def _lock(file: IO[str], waiting: bool) -> bool:
+    """Whether the file is ours alone, until it is closed or this process ends."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waiting else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -165,9 +220,9 @@ def run(
     if dask:
         finished = _over_dask(left, work, dask)
     elif processes > 1:
-        finished = _over_processes(left, work, processes)
+        finished = _over_processes(left, work, processes, lines)
     else:
-        finished = _one_by_one(left, work)
+        finished = _one_by_one(left, work, lines)
     with progress_bar(len(everything), progress, "fits", "...") as show:
         show(done, f"{done} were there already" if done else "...")
         for line in finished:
@@ -177,26 +232,57 @@ def run(
             show(
                 done, " ".join(str(line.get(k, "")) for k in ("set", "split", "method"))
             )
+    others = sum(not lines.is_done(job) for job in left) - failed
+    if others > 0:
+        warnings.warn(
+            f"{others} jobs were left to another run on {lines.path.parent}, which has "
+            "begun them.",
+            stacklevel=2,
+        )
     return failed
 
 
-def _one_by_one(jobs: list[Job], work: Callable[[Job], Line]) -> Iterator[Line]:
+def _one_by_one(
+    jobs: list[Job], work: Callable[[Job], Line], lines: Lines
+) -> Iterator[Line]:
     for job in jobs:
-        yield attempt(work, job)
+        claim = lines.claim(job)
+        if claim is not None:
+            try:
+                yield attempt(work, job)
+            finally:
+                claim.release()
 
 
 def _over_processes(
-    jobs: list[Job], work: Callable[[Job], Line], num: int
+    jobs: list[Job], work: Callable[[Job], Line], num: int, lines: Lines
 ) -> Iterator[Line]:
     """Processes that do not share what JAX holds, so each is a fresh one."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num, mp_context=fresh) as pool:
-        job_of = {pool.submit(attempt, work, job): job for job in jobs}
-        try:
-            for future in as_completed(job_of):
-                yield _or_death(future, job_of[future])
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ProcessPoolExecutor(num, mp_context=fresh)
+    waiting, running = iter(jobs), dict[Future[Line], tuple[Job, Claim]]()
+    try:
+        while True:
+            while len(running) < num and (job := next(waiting, None)) is not None:
+                claim = lines.claim(job)
+                if claim is not None:
+                    running[pool.submit(attempt, work, job)] = job, claim
+            if not running:
+                return
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            died = any(isinstance(f.exception(), BrokenExecutor) for f in ended)
+            if died:  # it takes the pool with it, and what the others were at
+                ended = wait(running).done
+                pool = ProcessPoolExecutor(num, mp_context=fresh)
+            for future in ended:
+                job, claim = running[future]
+                yield _or_death(future, job)
+                running.pop(future)
+                claim.release()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for _, claim in running.values():
+            claim.release()
 
 
 def _or_death(future: Future[Line], job: Job) -> Line:
