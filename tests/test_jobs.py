@@ -217,7 +217,9 @@ def test_what_another_run_has_begun_is_left_to_it(tmp_path: Path) -> None:
     assert [line["x"] for line in jobs.read_lines(other.path)] == [2]
     # a quick job is another
     quick = Lines(tmp_path / "squares-quick.jsonl", KEYS)
-    assert quick.claim({"x": 1, "quick": True}) is not None
+    another = quick.claim({"x": 1, "quick": True})
+    assert another is not None
+    another.release()
     claim.release()
     again = other.claim({"x": 1})
     assert again is not None
