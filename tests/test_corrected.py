@@ -142,7 +142,7 @@ def test_a_metric_of_other_widths_is_made_anew() -> None:
     assert not corrected._suits(particles, draws * np.array([1.0, 0.5]))
 
 
-@pytest.mark.parametrize(("sweeps", "ends"), [(99, False), (100, True)])
+@pytest.mark.parametrize(("sweeps", "ends"), [(99, False), (100, True), (150, False)])
 def test_draws_that_hardly_move_are_not_collected_for_ever(
     sweeps: int, ends: bool
 ) -> None:

@@ -160,6 +160,19 @@ def test_a_run_that_gave_up_is_not_taken_up_again_for_the_same_size(
         assert again.report is not None and again.report.num_sweeps == sweeps
 
 
+def test_a_run_without_hope_goes_on_if_it_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("steingp.corrected.HOPELESS", 2.0)  # none is good enough
+    monkeypatch.setattr("steingp.corrected.HOPELESS_AFTER", 10)
+    monkeypatch.setattr("steingp.corrected.PAST_HOPELESS", 30)
+    model = sg.SteinGP((X[:9], y[:9]), kernel)
+    first = sg.fit(model, effective_size=5000, explore=False)
+    assert first.report is not None and 10 <= first.report.num_sweeps < 30
+    again = sg.fit(model, effective_size=5001, resume=first.checkpoint)
+    assert again.report is not None and again.report.num_sweeps > 100
+
+
 @pytest.mark.parametrize(
     ("backend", "rows", "inducing", "expected"),
     [("cpu", 9, None, 20), ("gpu", 9, None, 64), ("gpu", 1200, None, 20),

@@ -7,12 +7,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import steingp as sg
 from steingp.cli import app
+from steingp.diagnostics import Check, Verdict
 from steingp.experiments import fetching, paper_numbers, uci, uci_tables
 from steingp.experiments.datasets import where_to_get
 
@@ -140,6 +143,20 @@ def test_where_the_default_falls_short_is_named() -> None:
     test = uci_tables.significance(lines, ["servo", "boston"])
     row = next(r for r in test.splitlines() if r.startswith("ML"))
     assert row.split()[1:4] == ["1", "1", "2"]
+
+
+def test_a_verdict_is_kept_with_what_it_found() -> None:
+    X = np.linspace(0, 1, 20)[:, None]
+    model = sg.SteinGP((X, np.sin(6 * X)), sg.kernels.Matern52())
+    run = sg.SVGD(model, n_particles=10)
+    run.run(20, progress=False)
+    posterior = run.posterior()
+    kept = uci.judgement(posterior)
+    assert kept["trusted"] is False
+    assert kept["findings"] == [check.finding for check in posterior.diagnose().failed]
+    fine = Verdict((Check("R-hat", True, "at most 1.02"),))
+    with mock.patch.object(type(posterior), "diagnose", lambda self: fine):
+        assert uci.judgement(posterior) == {"trusted": True}
 
 
 def test_fits_that_their_verdict_does_not_trust_are_named_with_the_reason() -> None:

@@ -46,8 +46,9 @@ SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 """Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
-HOPELESS_AFTER, HOPELESS = 100, 0.02
-"""Sweeps after which collecting ends if each draw is worth less than this."""
+HOPELESS_AFTER, PAST_HOPELESS, HOPELESS = 100, 150, 0.02
+"""Collecting ends at the look between so many sweeps if each draw is worth less than the
+third. It is asked once: a run that is taken up again goes on."""
 NOWHERE = (
     "no particle has a finite log density. Standardise the data, or use tighter priors or "
     "more jitter."
@@ -502,7 +503,7 @@ def _look(state: State, wanted: float) -> State:
         return state
     size = state.effective_size()
     worth = size / (sweeps * state.draws.shape[1])
-    hopeless = sweeps >= HOPELESS_AFTER and worth < HOPELESS
+    hopeless = HOPELESS_AFTER <= sweeps < PAST_HOPELESS and worth < HOPELESS
     if size >= wanted or sweeps >= MOST_SWEEPS or hopeless:
         return dataclasses.replace(state, stage="done")
     # a first estimate may be far off, and too low more often than not: at most half as

@@ -222,6 +222,8 @@ class Fit:
         for k, state in enumerate(self.states if self.wanted > self._sought else []):
             if state.stage == "done" and state.effective_size() < self.wanted:
                 later = state.sweeps + corrected.SWEEPS_PER_LOOK
+                if state.sweeps >= corrected.HOPELESS_AFTER:
+                    later = max(later, corrected.PAST_HOPELESS)
                 self.states[k] = dataclasses.replace(
                     state, stage="collecting", next_look=later
                 )

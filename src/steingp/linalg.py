@@ -456,8 +456,11 @@ def log_normaliser(
     `gaussian_log_density`: P^-1 b and -1/2 (P^-1 b b' P^-1 + P^-1).
     """
     L = cholesky(precision, 0.0)
-    white = solve_lower(L, shift)
-    return 0.5 * (white @ white) - jnp.sum(jnp.log(jnp.diagonal(L)))
+    return _normaliser_from_white(solve_lower(L, shift), jnp.diagonal(L))
+
+
+def _normaliser_from_white(white: Array, diagonal: Array) -> Array:
+    return 0.5 * white @ white - jnp.sum(jnp.log(diagonal))
 
 
 @log_normaliser.defjvp
@@ -465,10 +468,10 @@ def _log_normaliser_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     shift, precision = primals
     d_shift, d_precision = tangents
     found = solve_and_invert(precision, shift, 0.0)
-    a, white = found.pull, found.white
+    a = found.pull
     half_slope = 0.5 * (a[:, None] * a[None, :] + found.inverse)
-    value = 0.5 * (white @ white) - jnp.sum(jnp.log(found.diagonal))
-    return value, a @ d_shift - jnp.sum(half_slope * d_precision)
+    slope = a @ d_shift - jnp.sum(half_slope * d_precision)
+    return _normaliser_from_white(found.white, found.diagonal), slope
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
 def judgement(posterior: Posterior) -> dict[str, Any]:
     """Whether a fit is trusted; if not, why."""
     verdict = posterior.diagnose()
-    findings = [f"{check.name}: {check.finding}" for check in verdict.failed]
+    findings = [check.finding for check in verdict.failed]
     return {"trusted": verdict.trusted} | ({"findings": findings} if findings else {})
 
 
