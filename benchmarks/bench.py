@@ -1,7 +1,8 @@
 """What a full posterior costs beside point estimates and NUTS, on this machine.
 
     python benchmarks/bench.py [fits gradients streams] [--repeats 5] [--quick]
-        [--sets servo boston] [--only steingp GPflow] [--out results/bench-mine.json]
+        [--sets servo boston] [--rows 350 1000] [--only steingp GPflow]
+        [--out results/bench-mine.json]
     python benchmarks/bench.py --page
 
 Every contender (benchmarks/contenders.py) is a process of its own, and but for gradients
@@ -245,6 +246,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try it")
     parser.add_argument("--sets", nargs="*", help="fits of these data alone")
+    parser.add_argument("--rows", nargs="*", type=int, help="gradients of so many alone")
     parser.add_argument("--only", nargs="*", help="these contenders alone")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--page", action="store_true", help="make docs/speed.md")
@@ -268,6 +270,8 @@ def main() -> None:
         for part in asked.parts:
             for task, names in tasks(part, asked.quick, about["gpu"]):
                 if asked.sets and task.get("data") not in asked.sets:
+                    continue
+                if asked.rows and task.get("rows") not in asked.rows:
                     continue
                 names = [n for n in names if not asked.only or n in asked.only]
                 names = [n for n in names if key({"contender": n, **task}) not in done]
