@@ -12,11 +12,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from numpy.polynomial.hermite_e import hermegauss
 
-from steingp import SteinGP, fixed, kernels, likelihoods, means
+from steingp import SteinGP, fixed, flat, kernels, likelihoods, means
 from steingp.data import Batch
 from steingp.likelihoods.quadrature import tilted_moments
 from steingp.targets import Collapsed, Marginal, Target, Titsias, marginals
-from steingp.targets.collapsed import TOLERANCE, Sites
+from steingp.targets.collapsed import TOLERANCE, Sites, _Rows
 
 rng = np.random.default_rng(0)
 N = 24
@@ -248,6 +248,38 @@ def test_extreme_rows_converge() -> None:
         found = model.target.solution({}, batch_of(model))
         assert found.change < TOLERANCE
         np.testing.assert_allclose(found.mean[4], np.log(25_000.0), atol=0.05)
+
+
+@pytest.mark.parametrize("faintest", [0.1, 1e-9, 0.0])
+def test_q_is_that_of_dense_matrices_however_faint_a_site(faintest: float) -> None:
+    # below a share of 1e-6 in q a row's variance takes another way
+    K = 2.0 * np.exp(-0.5 * ((X[:, None] - X[None]) ** 2).sum(-1)) + 1e-6 * np.eye(N)
+    tau = rng.uniform(0.1, 1.0, size=N)
+    tau[5] = faintest
+    nu = rng.normal(size=N)
+    with jax.enable_x64(True):
+        mean, variance, log_integral = _Rows(jnp.asarray(K)).q(Sites(tau, nu))
+    covariance = np.linalg.solve(np.eye(N) + K * tau[None, :], K)
+    np.testing.assert_allclose(variance, np.diag(covariance), rtol=1e-8)
+    np.testing.assert_allclose(mean, covariance @ nu, atol=1e-8)
+    log_det = np.linalg.slogdet(np.eye(N) + K * tau[None, :])[1]
+    exact = 0.5 * nu @ covariance @ nu - 0.5 * log_det
+    np.testing.assert_allclose(log_integral, exact, rtol=1e-10)
+
+
+def test_errors_of_the_evidence_do_not_depend_on_how_they_are_computed() -> None:
+    model = model_of("Bernoulli", "ep")
+    density = flat.Flat(model.target.normalised())
+    positions = 0.3 * rng.normal(size=(260, 3))  # two blocks of 250
+    together = flat.log_errors(density, positions, 1, batch_of(model))
+    assert together.shape == (260,) and np.ptp(together) > 1e-3
+    numbered = jnp.column_stack([positions, np.arange(260.0)])
+    given = (batch_of(model), jax.random.key_data(jax.random.key(1)))
+    as_on_a_gpu = flat._log_errors_compiled(density, given, numbered[250:])
+    np.testing.assert_allclose(together[250:], as_on_a_gpu, atol=1e-8)
+    # of the same position, but with randomness of its own
+    again = flat.log_errors(density, positions[[7, 7]], 1, batch_of(model))
+    assert 0.0 < abs(again[1] - again[0]) < 1.0
 
 
 def test_tilted_moments_against_a_fine_grid() -> None:

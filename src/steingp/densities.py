@@ -250,10 +250,12 @@ def for_each(function: Callable[[Any], Any], each: Any, at_once: int) -> Any:
     """
     num = len(jax.tree.leaves(each)[0])
     group = min(num_cores(), _MOST_WRITTEN_OUT, num)
-    if jax.default_backend() != "cpu" or group == 1:
+    if jax.default_backend() != "cpu":
         if at_once >= num:
             return jax.vmap(function)(each)
         return jax.lax.map(function, each, batch_size=at_once)
+    if group == 1:
+        return jax.lax.map(function, each)
 
     def of_group(parts: Any) -> Any:
         leaves, structure = jax.tree.flatten(parts)

@@ -1,6 +1,7 @@
 """A target as a density of vectors, and what is computed for many of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from steingp.data import Batch
+from steingp.densities import OnThreads, num_cores
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Target
@@ -73,26 +75,35 @@ def log_errors(
     density: Flat, positions: np.ndarray, seed: int, data: Batch
 ) -> np.ndarray:
     """log of p(y | theta) over its approximation, estimated, for positions (S, d)."""
-    key = jax.random.key(seed)
-    errors = [
-        np.asarray(
-            _log_errors_compiled(density, block, jax.random.fold_in(key, i), data)
-        )
-        for i, block in enumerate(_blocks(positions))
-    ]
+    numbered = np.column_stack([positions, np.arange(len(positions))])
+    given = (data, jax.random.key_data(jax.random.key(seed)))
+    if jax.default_backend() == "cpu":
+        weigh = OnThreads(density, given, _BLOCK, num_cores(), score=_weighed)
+        errors = [weigh(block)[0] for block in _blocks(numbered)]
+    else:
+        errors = [
+            np.asarray(_log_errors_compiled(density, given, block))
+            for block in _blocks(numbered)
+        ]
     return np.concatenate(errors)[: len(positions)]
 
 
-@eqx.filter_jit
-def _log_errors_compiled(
-    density: Flat, positions: Array, key: Array, data: Batch
-) -> Array:
+def _weighed(density: Flat, given: Any) -> Callable[[Array], tuple[Array, Array]]:
+    """The error at a position with its number behind, which its randomness is of."""
+    data, key_data = given
     assert isinstance(density.target, Collapsed)
     target = density.target
 
-    def one(pair: tuple[Array, Array]) -> Array:
-        position, key = pair
-        return target.log_error(density.constrain(position), data, key, _PAIRS)
+    def one(numbered: Array) -> tuple[Array, Array]:
+        position, number = numbered[:-1], numbered[-1].astype(int)
+        key = jax.random.fold_in(jax.random.wrap_key_data(key_data), number)
+        theta = density.constrain(position)
+        return target.log_error(theta, data, key, _PAIRS), jnp.zeros(0)
 
-    keys = jax.random.split(key, len(positions))
-    return jax.lax.map(one, (positions, keys), batch_size=_WEIGHED_AT_ONCE)
+    return one
+
+
+@eqx.filter_jit
+def _log_errors_compiled(density: Flat, given: Any, numbered: Array) -> Array:
+    one = _weighed(density, given)
+    return jax.lax.map(one, numbered, batch_size=_WEIGHED_AT_ONCE)[0]

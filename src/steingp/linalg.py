@@ -294,7 +294,7 @@ def solve_and_invert(
         return Solved(jnp.diagonal(L), inverse, white, pull)
     diagonal, W = _in_blocks_with_retries(K, jitter)
     white = W @ residual
-    return Solved(diagonal, _square_of_lower(W, 4 * _GPU_LEAF), white, W.T @ white)
+    return Solved(diagonal, square_of_lower(W), white, W.T @ white)
 
 
 def _in_blocks(K: Array) -> tuple[Array, Array]:
@@ -390,7 +390,8 @@ def _attempts_of_many(
 def _inverse_by_solves(L: Array, leaf: int) -> Array:
     size = L.shape[-1]
     if size <= leaf:
-        return _square_of_lower(solve_lower(L, jnp.eye(size, dtype=L.dtype)), leaf)
+        W = solve_lower(L, jnp.eye(size, dtype=L.dtype))
+        return W.T @ W
     half = size // 2
     A, B, C = L[:half, :half], L[half:, :half], L[half:, half:]
     P_A, P_C = _inverse_by_solves(A, leaf), _inverse_by_solves(C, leaf)
@@ -399,8 +400,13 @@ def _inverse_by_solves(L: Array, leaf: int) -> Array:
     return jnp.block([[P_A - T.T @ below, below.T], [below, P_C]])
 
 
+def square_of_lower(W: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    """W' W for a lower triangular W: half of the products that it would take."""
+    leaf = _CPU_LEAF if jax.default_backend() == "cpu" else 4 * _GPU_LEAF
+    return _square_of_lower(W, leaf)
+
+
 def _square_of_lower(W: Array, leaf: int) -> Array:
-    """W' W for a lower triangular W."""
     size = W.shape[-1]
     if size <= leaf:
         return W.T @ W

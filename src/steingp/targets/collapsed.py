@@ -37,8 +37,10 @@ from steingp.linalg import (
     add_diagonal,
     cholesky,
     factorise,
+    inverse_factor,
     inverse_lower,
     solve_lower,
+    square_of_lower,
     whiten,
 )
 from steingp.priors import Particle
@@ -52,6 +54,9 @@ square, and a leapfrog step that sees a score with an error of 1e-4 is as revers
 any: the score depends on theta alone."""
 
 MOST_ITERATIONS = 100
+
+_FAINT = 1e-6
+"""A row's share 1 - diag(B^-1) of its site in q, below which its digits are too few."""
 
 
 class Sites(NamedTuple):
@@ -83,12 +88,24 @@ class _Rows(eqx.Module):
     def q(self, sites: Sites) -> tuple[Array, Array, Array]:
         """q's means and variances, and log of the integral of prior times sites."""
         root = jnp.sqrt(sites.tau)
-        L = factorise(_scaled(self.K, root))
-        half = solve_lower(L, root[:, None] * self.K)
-        variance = jnp.diagonal(self.K) - jnp.sum(half * half, axis=0)
-        mean = self.K @ sites.nu - half.T @ (half @ sites.nu)
-        log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
-        return mean, variance, 0.5 * sites.nu @ mean - log_det
+        W = inverse_factor(_scaled(self.K, root))
+        K_nu = self.K @ sites.nu
+        pull = sites.nu - root * (W.T @ (W @ (root * K_nu)))
+        mean = self.K @ pull
+        half_log_det = -jnp.sum(jnp.log(jnp.diagonal(W)))
+        variance = self._variances(sites.tau, W)
+        return mean, variance, 0.5 * sites.nu @ mean - half_log_det
+
+    def _variances(self, tau: Array, W: Array) -> Array:
+        """Of q, given L^-1: tau times them is 1 - diag(B^-1), where that keeps digits."""
+        share = 1.0 - jnp.sum(W * W, axis=0)
+
+        def from_the_prior() -> Array:
+            half = (W * jnp.sqrt(tau)[None, :]) @ self.K
+            return jnp.diagonal(self.K) - jnp.sum(half * half, axis=0)
+
+        plain = jnp.all(share > _FAINT)
+        return jax.lax.cond(plain, lambda: share / tau, from_the_prior)
 
     def log_integral(self, sites: Sites) -> Array:
         return _log_integral(self.K, sites.tau, sites.nu)
@@ -122,14 +139,14 @@ def _log_integral_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     # d/dK = 1/2 (b b' - S B^-1 S) with b = nu - S B^-1 S K nu, the sites standing still
     K, tau, nu = primals
     root = jnp.sqrt(tau)
-    L = factorise(_scaled(K, root))
-    half = inverse_lower(L) * root[None, :]
+    W = inverse_factor(_scaled(K, root))
+    half = W * root[None, :]
     K_nu = K @ nu
     half_K_nu = half @ K_nu
     b = nu - half.T @ half_K_nu
-    log_det = jnp.sum(jnp.log(jnp.diagonal(L)))
-    value = 0.5 * (nu @ K_nu - half_K_nu @ half_K_nu) - log_det
-    slope = 0.5 * (b[:, None] * b[None, :] - half.T @ half)
+    half_log_det = -jnp.sum(jnp.log(jnp.diagonal(W)))
+    value = 0.5 * (nu @ K_nu - half_K_nu @ half_K_nu) - half_log_det
+    slope = 0.5 * (b[:, None] * b[None, :] - square_of_lower(half))
     return value, jnp.sum(slope * tangents[0])
 
 
