@@ -1,5 +1,6 @@
 """What is compiled, how often, and how long it takes to begin."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,22 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
         sg.keep_compiled(tmp_path / "file" / "inside")
     told = CliRunner().invoke(app, ["--cache", str(tmp_path / "file" / "in"), "demo"])
     assert told.exit_code == 2 and "--cache" in told.output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "--xla_gpu_enable_triton_gemm=false"),
+        ("--xla_a=1", "--xla_a=1 --xla_gpu_enable_triton_gemm=false"),
+        ("--xla_gpu_enable_triton_gemm=true", "--xla_gpu_enable_triton_gemm=true"),
+    ],
+)
+def test_the_command_line_has_products_by_cublas_unless_told_otherwise(
+    given: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", given)
+    CliRunner().invoke(app, ["fit", str(tmp_path / "no.csv"), "--target", "y"])
+    assert os.environ["XLA_FLAGS"] == expected
 
 
 def by_default(model: sg.SteinGP, seed: int) -> sg.Posterior:

@@ -1,11 +1,13 @@
 """The command line: `steingp fit`, `predict`, `report`, `demo` and `reproduce`."""
 
+import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,6 +80,7 @@ def _options_of_all(
 ) -> None:  # fmt: skip
     """Gaussian processes with their full posterior."""
     del version
+    _without_triton()
     if cache is not None:
         from steingp.compilation import keep_compiled
 
@@ -86,6 +89,17 @@ def _options_of_all(
         except ValueError as error:
             _say(f"error: --cache: {error}")
             raise typer.Exit(2) from None
+
+
+def _without_triton() -> None:
+    """On an NVIDIA GPU most of compiling is XLA trying its own products against cuBLAS's.
+
+    Not where XLA might no longer know the flag, since it ends the process over that.
+    """
+    flags, flag = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_enable_triton_gemm"
+    known = metadata.version("jax").startswith(("0.10.", "0.11."))
+    if known and flag not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}=false".strip()
 
 
 # --- fit --------------------------------------------------------------------------------
