@@ -246,7 +246,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try it")
     parser.add_argument("--sets", nargs="*", help="fits of these data alone")
-    parser.add_argument("--rows", nargs="*", type=int, help="gradients of so many alone")
+    parser.add_argument(
+        "--rows", nargs="*", type=int, help="gradients of so many alone"
+    )
     parser.add_argument("--only", nargs="*", help="these contenders alone")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--page", action="store_true", help="make docs/speed.md")

@@ -297,6 +297,19 @@ def test_a_settled_q_for_labels_is_close_to_the_converged_one() -> None:
     np.testing.assert_allclose(ours.variance, theirs.variance, rtol=0.15)
 
 
+def test_every_member_of_an_ensemble_finds_the_noise() -> None:
+    # at first, with q the prior and a cubic kernel, scores are huge; if Adam remembers
+    # them, members with much noise in the beginning never get rid of it
+    draw = np.random.default_rng(0)
+    many = draw.uniform(-3, 3, (5000, 1))
+    noisy = np.sin(2.0 * many[:, 0]) + 0.3 * draw.normal(size=5000)
+    cubic = kernels.Matern52() * kernels.Polynomial(degree=3)
+    model = sg.SteinGP((many, noisy), cubic, inducing=Z, batch_size=64)
+    posterior = sg.fit(model, num_particles=5, num_steps=300)
+    noise = posterior.particles["likelihood.variance"]
+    assert np.all(noise > 0.08) and np.all(noise < 0.2), noise  # in truth 0.09
+
+
 def test_an_ensemble_stops_and_goes_on_bit_for_bit() -> None:
     def model() -> sg.SteinGP:
         return sg.SteinGP((big_X, big_y), kernel, inducing=Z, batch_size=50)

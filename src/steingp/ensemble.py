@@ -41,6 +41,9 @@ from steingp.targets.variational import Q_MEAN, Q_ROOT, Natural, Variational
 
 STEP = 0.05
 """Of Adam, in units of the prior's sd; it falls to a tenth by a cosine."""
+MEMORY = 0.9
+"""Adam's second decay. While q is still the prior, scores are thousands of times those of
+later steps; with the usual 0.999 they would keep steps short to the end."""
 RATE = 0.1
 """Of the way to what a batch asks for, that q goes while theta moves."""
 FEWEST_SETTLING = 50
@@ -173,7 +176,7 @@ class Ensemble:
         assert isinstance(model.target, Variational)
         self.model, self.num_moving = model, num_steps
         self._target = model.target.normalised()
-        self._optimiser = svgd.adam(STEP, num_steps, lowest=0.1)
+        self._optimiser = svgd.adam(STEP, num_steps, lowest=0.1, memory=MEMORY)
         self._batches = float64(model.batches)()
         per_pass = model.batches_per_pass
         # whole passes: one if a batch's wish does not depend on q, else first until q

@@ -90,16 +90,21 @@ class _WithoutBatch(eqx.Module):
 
 @functools.cache
 def adam(
-    learning_rate: float = 0.05, num_steps: int | None = None, lowest: float = 0.1
+    learning_rate: float = 0.05,
+    num_steps: int | None = None,
+    lowest: float = 0.1,
+    memory: float = 0.999,
 ) -> optax.GradientTransformation:
     """Adam with the paper's step size; one object per value, so nothing recompiles.
 
     With `num_steps` the step size falls over so many of them, by a cosine, to `lowest` of
-    what it was.
+    what it was. `memory` is Adam's second decay: how much of the squares of earlier
+    gradients a step keeps.
     """
-    if num_steps is None:
-        return optax.adam(learning_rate)
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps, lowest))
+    rate: optax.ScalarOrSchedule = learning_rate
+    if num_steps is not None:
+        rate = optax.cosine_decay_schedule(learning_rate, num_steps, lowest)
+    return optax.adam(rate, b2=memory)
 
 
 @float64

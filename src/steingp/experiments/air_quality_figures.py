@@ -181,7 +181,13 @@ def write_figures(lines: list[Line], folder: Path) -> list[Path]:
 
 
 def maps(lines: list[Line], what: str, label: str) -> Any:
-    """One map per method, all on one colour scale."""
+    """One map per method, all on one colour scale.
+
+    Variances differ by powers of ten; of means the outermost twentieths, far from most
+    stations, share the last colours.
+    """
+    from matplotlib.colors import LogNorm, Normalize
+
     from steingp.plots import style
 
     name = lines[0]["set"]
@@ -194,13 +200,16 @@ def maps(lines: list[Line], what: str, label: str) -> Any:
             mean, sd = line["map"]["scale"]
             grid = mean + sd * grid
         values.append(np.where(land, grid, np.nan))
-    low = min(np.nanmin(grid) for grid in values)
-    high = max(np.nanmax(grid) for grid in values)
+    everything = np.concatenate([grid[np.isfinite(grid)] for grid in values])
+    if what == "mean":
+        norm = Normalize(*np.quantile(everything, (0.05, 0.95)))
+    else:
+        norm = LogNorm(max(everything.min(), 1e-6), max(everything.max(), 2e-6))
     stations = np.unique(table(name)[:, 1:3], axis=0)
     picture = None
     for panel, line, grid in zip(panels, lines, values, strict=True):
         picture = panel.pcolormesh(
-            *_points_of(line), grid, cmap="viridis", vmin=low, vmax=high, shading="nearest",
+            *_points_of(line), grid, cmap="viridis", norm=norm, shading="nearest",
             rasterized=True,
         )  # fmt: skip
         for ring in outline(name):
@@ -219,7 +228,8 @@ def maps(lines: list[Line], what: str, label: str) -> Any:
         panel.title.set_fontsize(10)
         style.tidy(panel)
     figure = style.figure_of(panels)
-    bar = figure.colorbar(picture, ax=panels, shrink=0.8, label=label)  # type: ignore[arg-type]
+    ends = "both" if what == "mean" else "neither"
+    bar = figure.colorbar(picture, ax=panels, shrink=0.8, label=label, extend=ends)  # type: ignore[arg-type]
     bar.ax.tick_params(labelsize=8)
     return figure
 
