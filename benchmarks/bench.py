@@ -122,6 +122,8 @@ def measure(
     began = time.perf_counter()
     for name in names:
         line = {"contender": name, **task} | crew[name].ask(json.dumps(task))
+        if os.environ.get("XLA_FLAGS"):
+            line["xla_flags"] = os.environ["XLA_FLAGS"]
         lines.append(line)
         if "error" not in line:
             able.append((crew[name], line))

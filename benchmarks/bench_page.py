@@ -46,11 +46,19 @@ Milliseconds of one SVGD step of J particles, and of one point's gradient by the
 The floor is LAPACK's potrf + potri for every particle on all cores (on a GPU: N^3 at the
 measured rate of dgemm), and the last column the step over it. On a CPU, from 200 rows
 on, our scores are in single precision (what decides on moves is not), and the floor is in
-double. GPyTorch factorises up to 800 rows and uses conjugate gradients beyond.
+double. GPyTorch factorises up to 800 rows and uses conjugate gradients beyond. `first` is
+the seconds of our first call, with imports and compilation; a star: without XLA's products
+by Triton (devices.md).
 
 ```
 {table}
 ```
+"""
+
+LARGE = """
+A default fit of {set} from the UCI study (results.md), {rows} rows and {particles} particles:
+{seconds:.0f} s, and {compile_seconds:.0f} s of compilation; {num} gradients for each particle,
+{each:.2g} ms each.
 """
 
 STREAMS = """
@@ -167,7 +175,7 @@ def shortfalls(lines: list[dict], on_gpu: bool) -> str:
 
 
 def gradient_table(lines: list[dict]) -> str:
-    head = f"{'N':>6s}{'J':>5s}{'D':>4s}{'M':>5s}{'steingp step':>24s}"
+    head = f"{'N':>6s}{'J':>5s}{'D':>4s}{'M':>5s}{'first':>8s}{'steingp step':>24s}"
     rows = [head + f"{'GPflow':>20s}{'GPyTorch':>20s}{'floor':>9s}{'ratio':>9s}"]
     for line in lines:
         if line["task"] != "gradient" or line["contender"] != "steingp":
@@ -183,9 +191,11 @@ def gradient_table(lines: list[dict]) -> str:
         if line.get("inducing"):
             floor = float("nan")
         step = middle(line, "seconds_per_step", 1e3)
+        plain = "triton_gemm=false" in line.get("xla_flags", "")
+        first = f"{line['first_seconds']:.1f}" if "first_seconds" in line else "-"
         rows.append(
             f"{line['rows']:6d}{J:5d}{line['columns']:4d}{line.get('inducing') or '':>5}"
-            f"{spread(line, 'seconds_per_step', 1e3):>24s}"
+            f"{first + '*' * plain:>8s}{spread(line, 'seconds_per_step', 1e3):>24s}"
             + "".join(
                 f"{spread(one, 'seconds_per_gradient', 1e3):>20s}" for one in rivals
             )
@@ -207,6 +217,22 @@ def stream_table(lines: list[dict]) -> str:
     return "\n".join(rows)
 
 
+def large(results: Path, name: str = "parkinsons") -> str:
+    """The study's fit of the largest dense set on a GPU, if it is there."""
+    path = results / "uci-gpu.jsonl"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    for line in lines:
+        if (line["set"], line["split"], line["method"]) == (name, 0, "default"):
+            seconds, num = (
+                line["seconds"] - line["compile_seconds"],
+                line["num_gradients"],
+            )
+            J = 20  # where particles fill a GPU
+            about = {"seconds": seconds, "num": num // J, "particles": J}
+            return LARGE.format(**line | about, each=1e3 * seconds / num)
+    return ""
+
+
 def write(paths: list[Path], page: Path = PAGE) -> None:
     """The page, from the results of one machine or several."""
     text = TEXT
@@ -221,6 +247,7 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
             ("stream", STREAMS, stream_table),
         ):
             if any(line["task"] == task for line in lines):
+                text += large(path.parent) if on_gpu and task == "gradient" else ""
                 text += part.format(
                     table=table(lines),
                     gradients=gradients_in_words(lines, on_gpu),

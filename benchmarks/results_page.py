@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from steingp.experiments import (
     air_quality,
     air_quality_figures,
@@ -85,7 +87,7 @@ to no prior mass. VI is a point that asks no prior. With many inputs, give lengt
 prior that grows with their number. On breast-cancer_rowid and spectf_rowid, where the row
 number gives the class away, the default has HMC's scores as well, and the point without a
 prior takes the leak further.
-
+{priors}
 {verdicts}
 
 ### Other scores
@@ -95,15 +97,27 @@ prior takes the leak further.
 ### Seconds
 
 Without tracing and compilation; below, the paper's, of other machines. Relative to
-SteinGP2, the mean over sets: {relative} (the paper: {paper_relative}). Fits of the study
-ran several at a time: those on a GPU shared it, and took several times as long as alone
-(speed.md has times of fits alone); those on one core had it to themselves.
+SteinGP2, the mean over sets: {relative} (the paper: {paper_relative}). Most fits on a GPU
+shared it, and took several times as long as alone (speed.md has times of fits alone); those
+of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
+winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
+themselves; SteinGP's there are of a version that took nearly twice as long as today's.
 
 ```
 {runtimes}
 ```
 
 {left_out}
+"""
+
+PRIORS = """
+On sets of many inputs the paper's prior of lengthscales, beside a lognormal one whose
+median is the root of their number (`benchmarks/priors.py`; means over splits, of whole
+posteriors or of their modes):
+
+```
+{table}
+```
 """
 
 MULTIMODAL = """
@@ -130,7 +144,24 @@ and latents alike, so that it ends close to its start. SVI has ten times as many
 
 {words}
 
+{mode}{left_out}
+
 {figures}
+"""
+
+MODE = """On the midlands the default predicts worse than SVI, and worse than the mean of
+all rows. That is not for want of finding the posterior: its mode, by L-BFGS with all rows
+(`benchmarks/uk_mode.py`), has the lengthscales of the default's draws, and its scores.
+
+```
+{table}
+```
+
+Means of stations within 10 km of each other ({pairs} pairs) differ by {near:.2f} sds, those
+of any two by {any:.2f}. The model knows places alone, and makes a surface of that.
+
+Not trusted by their own verdict:{findings}
+
 """
 
 GPFLOW = """
@@ -193,7 +224,7 @@ def where(lines: list[dict[str, Any]]) -> str:
     ) + "."  # fmt: skip
 
 
-def uci_section(lines: list[dict[str, Any]]) -> str:
+def uci_section(lines: list[dict[str, Any]], results: Path) -> str:
     sets = uci_tables.sets_in(lines)
     relative = uci_tables.relative_runtimes(lines)
     return UCI.format(
@@ -207,6 +238,7 @@ def uci_section(lines: list[dict[str, Any]]) -> str:
         flaws=FLAWS,
         significance=uci_tables.significance(lines, sets),
         shortfalls=", ".join(uci_tables.shortfalls(lines, sets)) or "no set",
+        priors=priors(list(read_lines(results / "priors.jsonl"))),
         verdicts=uci_tables.verdicts(lines),
         scores="\n\n".join(
             f"{title}\n\n```\n{uci_tables.score_table(lines, sets, name, form)}\n```"
@@ -217,22 +249,78 @@ def uci_section(lines: list[dict[str, Any]]) -> str:
             f"{m} {v}" for m, v in paper_numbers.RELATIVE_SECONDS.items()
         ),
         runtimes=uci_tables.runtime_table(lines, sets),
-        left_out=left_out(lines),
+        left_out=left_out(lines, list(uci.jobs())),
     )
 
 
-def left_out(lines: list[dict[str, Any]]) -> str:
+def priors(lines: list[dict[str, Any]]) -> str:
+    """The paper's prior of lengthscales beside one for many inputs."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    how = {line["set"]: line["how"] for line in lines}
+    for line in lines:
+        own = found.setdefault(line["set"], {}).setdefault(line["prior"], {})
+        own[line["split"]] = line["log_density"]
+    rows = [
+        f"{'set':12s}{'of the':>11s}{'splits':>8s}{'the paper':>12s}{'by inputs':>12s}"
+    ]
+    for name, own in found.items():
+        ours, other = own.get("the paper's", {}), own.get("by inputs", {})
+        both = sorted(ours.keys() & other.keys())
+        if both:
+            means = [np.mean([one[k] for k in both]) for one in (ours, other)]
+            shown = "".join(f"{mean:12.3f}" for mean in means)
+            rows.append(f"{name:12s}{how[name]:>11s}{len(both):8d}{shown}")
+    return PRIORS.format(table="\n".join(rows)) if len(rows) > 1 else ""
+
+
+def mode(lines: list[dict[str, Any]], study: list[dict[str, Any]]) -> str:
+    """The posterior's mode on the UK's data, beside the default's draws."""
+    heads = ("longitude", "latitude", "time")
+    rows = [f"{'split':10s}{'':9s}{'RMSE':>7s}{'log density':>13s}"
+            + "".join(f"{head:>11s}" for head in heads)]  # fmt: skip
+    findings, stations = "", {"near": np.nan, "any": np.nan, "pairs": 0}
+    for line in lines:
+        if line["split"] == "stations":
+            stations |= {name: line[name] for name in stations}
+            continue
+        scales = [
+            value
+            for name, values in line["hyperparameters"].items()
+            if name.endswith("lengthscales")
+            for value in values
+        ]
+        rows.append(_of_mode(line, "mode", scales))
+        for own in study:
+            same = own["set"] == "uk" and own["split"] == line["split"]
+            if same and own["method"] == "default" and "lengthscales" in own:
+                middle = [float(np.median(v)) for v in own["lengthscales"].values()]
+                rows.append(_of_mode(own, "default", middle))
+                why = "; ".join(own.get("findings", []))
+                findings += f"\n\n- {own['split']}: {why}" if why else ""
+    if not lines:
+        return ""
+    return MODE.format(table="\n".join(rows), findings=findings, **stations)
+
+
+def _of_mode(line: dict[str, Any], who: str, scales: list[float]) -> str:
+    return (
+        f"{line['split']!s:10s}{who:9s}{line['rmse']:7.3f}{line['log_density']:13.3f}"
+        + "".join(f"{scale:11.3g}" for scale in scales)
+    )
+
+
+def left_out(lines: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> str:
     """Fits that were not made, and those that failed."""
     done = {tuple(d[k] for k in uci.KEYS) for d in lines if "error" not in d}
     left: dict[str, dict[str, list[str]]] = {}
-    for job in uci.jobs():
+    for job in jobs:
         if tuple(job[k] for k in uci.KEYS) not in done:
             own = left.setdefault(job["set"], {})
             own.setdefault(job["method"], []).append(str(job["split"]))
     parts = []
     for name, methods in left.items():
         same = {tuple(splits) for splits in methods.values()}
-        every = uci_tables.columns(uci.is_classification(name))
+        every = {job["method"] for job in jobs if job["set"] == name}
         if len(same) == 1 and len(methods) == len(every):
             parts.append(f"- {name}: splits {', '.join(next(iter(same)))}")
         else:
@@ -273,18 +361,24 @@ def write(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) -
     text = HEAD
     lines = Lines(results / "uci.jsonl", uci.KEYS).read()
     if lines:
-        text += uci_section(lines)
+        text += uci_section(lines, results)
     for name, keys, study, section in (
         ("multimodal", multimodal_study.KEYS, multimodal_study, MULTIMODAL),
         ("air_quality", air_quality.KEYS, air_quality_figures, AIR_QUALITY),
     ):
         lines = Lines(results / f"{name}.jsonl", keys).read()
-        if lines:
-            text += section.format(
-                where=where(lines),
-                words=blocks(study.in_words(lines)),
-                figures=links(study.write_figures(lines, figures)),
-            )
+        if not lines:
+            continue
+        more = {}
+        if name == "air_quality":
+            more["mode"] = mode(list(read_lines(results / "uk_mode.jsonl")), lines)
+            more["left_out"] = left_out(lines, list(air_quality.jobs()))
+        text += section.format(
+            where=where(lines),
+            words=blocks(study.in_words(lines)),
+            figures=links(study.write_figures(lines, figures)),
+            **more,
+        )
     beside = list(read_lines(results / "against_gpflow.jsonl"))
     if beside:
         text += gpflow_section(beside)

@@ -41,12 +41,13 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     runs = {"seconds": [1.0, 2.0], "log_density": [-0.5, -0.5]}
     about = {"rows": 100, "columns": 8, "task": "gradient"}
     content = {
-        "device": "cpu", "cpu": "a cpu", "cores": 2, "python": "3.11", "versions": {},
-        "date": "2026-01-01",
+        "device": "a gpu", "cpu": "a cpu", "cores": 2, "python": "3.11", "versions": {},
+        "date": "2026-01-01", "gpu": True,
         "lines": [
             {"contender": "steingp", "task": "fit", "data": "servo", "runs": runs},
             {"contender": "NUTS", "task": "fit", "data": "servo", "runs": runs},
             {"contender": "steingp", **about, "particles": 20,
+             "first_seconds": 7.5, "xla_flags": "--xla_gpu_enable_triton_gemm=false",
              "runs": {"seconds_per_step": [0.02]}},
             {"contender": "floor", **about, "runs": {"seconds_per_gradient": [0.0005]}},
             {"contender": "steingp", "task": "stream", "from": "disk", "particles": 30,
@@ -54,8 +55,13 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
         ],
     }  # fmt: skip
     (tmp_path / "bench-cpu.json").write_text(json.dumps(content))
+    study = {"set": "parkinsons", "split": 0, "method": "default", "rows": 4112,
+             "seconds": 90.0, "compile_seconds": 10.0, "num_gradients": 16_000}  # fmt: skip
+    (tmp_path / "uci-gpu.jsonl").write_text(json.dumps(study) + "\n")
     write([tmp_path / "bench-cpu.json"], tmp_path / "speed.md")
     text = (tmp_path / "speed.md").read_text()
     assert "1.5 (1-2)" in text and "-0.5000" in text
     assert "2.00" in text  # 20 ms over 20 x 0.5 ms
+    assert "7.5*" in text and "\n80 s, and 10 s" in text
+    assert "800 gradients for each particle,\n5 ms each" in text
     assert "100 (100-100)" in text

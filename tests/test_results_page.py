@@ -48,6 +48,33 @@ def test_the_page_has_tables_flaws_and_what_was_left_out(tmp_path: Path) -> None
     assert "Air quality" not in written and "GPflow there" not in written
 
 
+def test_priors_and_the_mode_stand_beside_the_studies(tmp_path: Path) -> None:
+    text = "".join(
+        json.dumps({"set": "gas", "split": split, "prior": prior, "how": "mode",
+                    "log_density": value + split}) + "\n"
+        for split in (0, 1)
+        for prior, value in (("the paper's", -1.0), ("by inputs", -0.5))
+    )  # fmt: skip
+    (tmp_path / "priors.jsonl").write_text(text)
+    lines = list(results_page.read_lines(tmp_path / "priors.jsonl"))
+    table = results_page.priors(lines)
+    assert "gas                mode       2      -0.500       0.000" in table
+    assert results_page.priors(lines[:1]) == ""  # nothing to stand beside
+    found = {"set": "uk", "split": "midlands", "rmse": 1.9, "log_density": -2.6,
+             "hyperparameters": {"a.lengthscales": [4.5, 2.3], "b.lengthscales": [180.0],
+                                 "c.variance": 1.0}}  # fmt: skip
+    near = {"set": "uk", "split": "stations", "pairs": 20, "near": 0.7, "any": 0.86}
+    default = {"set": "uk", "split": "midlands", "method": "default", "rmse": 1.8,
+               "log_density": -2.7, "findings": ["worth 52 draws"],
+               "lengthscales": {"x": [4.0, 5.0], "y": [2.0], "t": [200.0]}}  # fmt: skip
+    words = results_page.mode([near, found], [default])
+    assert "(20 pairs) differ by 0.70 sds" in words
+    assert "midlands  mode       1.900       -2.600        4.5        2.3" in words
+    assert "default    1.800       -2.700        4.5          2        200" in words
+    assert "- midlands: worth 52 draws" in words
+    assert results_page.mode([], [default]) == ""
+
+
 def test_columns_become_code_and_sentences_stay() -> None:
     words = "A sentence.\n\ntitle\na   1\nb   2\n\nx   y\n1   2"
     found = results_page.blocks(words)
