@@ -56,9 +56,9 @@ by Triton (devices.md).
 """
 
 LARGE = """
-A default fit of {set} from the UCI study (results.md), {rows} rows and {particles} particles:
-{seconds:.0f} s, and {compile_seconds:.0f} s of compilation; {num} gradients for each particle,
-{each:.2g} ms each.
+A default fit of {set}, {rows} rows and {particles} particles, from the UCI study:
+{seconds:.0f} s, and {compile_seconds:.0f} s of compilation; {num} gradients
+for each particle, {each:.2g} ms each.
 """
 
 STREAMS = """

@@ -63,5 +63,5 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     assert "1.5 (1-2)" in text and "-0.5000" in text
     assert "2.00" in text  # 20 ms over 20 x 0.5 ms
     assert "7.5*" in text and "\n80 s, and 10 s" in text
-    assert "800 gradients for each particle,\n5 ms each" in text
+    assert "800 gradients\nfor each particle, 5 ms each" in text
     assert "100 (100-100)" in text
