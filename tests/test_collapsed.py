@@ -267,6 +267,20 @@ def test_q_is_that_of_dense_matrices_however_faint_a_site(faintest: float) -> No
     np.testing.assert_allclose(log_integral, exact, rtol=1e-10)
 
 
+def test_blocks_as_on_a_gpu_give_the_same_evidence_and_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("steingp.linalg._GPU_LEAF", 10)  # three blocks of eight rows
+    found = []
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        density, z, _ = density_of(model_of("Bernoulli", "ep"))
+        with jax.enable_x64(True):
+            found.append(jax.vmap(density)(jnp.stack([z, 2.0 * z])))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7)
+
+
 def test_errors_of_the_evidence_do_not_depend_on_how_they_are_computed() -> None:
     model = model_of("Bernoulli", "ep")
     density = flat.Flat(model.target.normalised())
