@@ -84,9 +84,9 @@ approximation. On spectf it agrees with HMC, and both have the posterior of the 
 priors: each of 44 lengthscales is exponential with mean 2, at which distances in 44
 standardised inputs leave no correlation, and lengthscales long enough for signal have next
 to no prior mass. VI is a point that asks no prior. With many inputs, give lengthscales a
-prior that grows with their number (below). On breast-cancer_rowid and spectf_rowid, where the row
-number gives the class away, the default has HMC's scores as well, and the point without a
-prior takes the leak further.
+prior that grows with their number (below). On breast-cancer_rowid and spectf_rowid, where
+the row number gives the class away, the default has HMC's scores as well, and the point
+without a prior takes the leak further.
 {priors}
 {verdicts}
 
@@ -152,18 +152,21 @@ and latents alike, so that it ends close to its start. SVI has ten times as many
 {figures}
 """
 
-MODE = """On the midlands the default predicts worse than SVI, and worse than the mean of
-all rows. That is not for want of finding the posterior: its mode, by L-BFGS with all rows
-(`benchmarks/uk_mode.py`), has the lengthscales of the default's draws, and its scores.
+MODE = """On the midlands the default predicts worse than SVI. That is not for want of
+finding the posterior: its mode, by L-BFGS with all rows (`benchmarks/uk_mode.py`), has
+lengthscales near those of the default's draws (medians, in sds), and its scores.
 
 ```
 {table}
 ```
 
 Means of stations within 10 km of each other ({pairs} pairs) differ by {near:.2f} sds, those
-of any two by {any:.2f}. The model knows places alone, and makes a surface of that.
+of any two by {any:.2f}. The model knows places alone, and makes a surface of that. Of its
+three variances data know the product, of its two kinds of noise the sum; the rest is left to
+the priors.
 
-Not trusted by their own verdict:{findings}
+Not trusted by their own verdict:
+{findings}
 
 """
 
@@ -299,7 +302,7 @@ def mode(lines: list[dict[str, Any]], study: list[dict[str, Any]]) -> str:
                 middle = [float(np.median(v)) for v in own["lengthscales"].values()]
                 rows.append(_of_mode(own, "default", middle))
                 why = "; ".join(own.get("findings", []))
-                findings += f"\n\n- {own['split']}: {why}" if why else ""
+                findings += f"\n- {own['split']}: {why}" if why else ""
     if not lines:
         return ""
     return MODE.format(table="\n".join(rows), findings=findings, **stations)
