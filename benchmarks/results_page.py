@@ -162,8 +162,8 @@ lengthscales near those of the default's draws (medians, in sds), and its scores
 
 Means of stations within 10 km of each other ({pairs} pairs) differ by {near:.2f} sds, those
 of any two by {any:.2f}. The model knows places alone, and makes a surface of that. Of its
-three variances data know the product, of its two kinds of noise the sum; the rest is left to
-the priors.
+three variances data know the product, of its two kinds of noise the sum; the rest is left
+to the priors.
 
 Not trusted by their own verdict:
 {findings}
