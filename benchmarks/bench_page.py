@@ -48,7 +48,8 @@ measured rate of dgemm), and the last column the step over it. On a CPU, from 20
 on, our scores are in single precision (what decides on moves is not), and the floor is in
 double. GPyTorch factorises up to 800 rows and uses conjugate gradients beyond. `first` is
 the seconds of our first call, with imports and compilation; a star: without XLA's products
-by Triton (devices.md).
+by Triton (devices.md). `leaves`, on a GPU: of a step, the blocks that are factorised one
+after the other; the rest is products.
 
 ```
 {table}
@@ -176,6 +177,8 @@ def shortfalls(lines: list[dict], on_gpu: bool) -> str:
 
 def gradient_table(lines: list[dict]) -> str:
     head = f"{'N':>6s}{'J':>5s}{'D':>4s}{'M':>5s}{'first':>8s}{'steingp step':>24s}"
+    cut = any("seconds_in_leaves" in line.get("runs", {}) for line in lines)
+    head += f"{'leaves':>8s}" * cut
     rows = [head + f"{'GPflow':>20s}{'GPyTorch':>20s}{'floor':>9s}{'ratio':>9s}"]
     for line in lines:
         if line["task"] != "gradient" or line["contender"] != "steingp":
@@ -193,9 +196,11 @@ def gradient_table(lines: list[dict]) -> str:
         step = middle(line, "seconds_per_step", 1e3)
         plain = "triton_gemm=false" in line.get("xla_flags", "")
         first = f"{line['first_seconds']:.1f}" if "first_seconds" in line else "-"
+        leaves = number(middle(line, "seconds_in_leaves", 1e3), ".3g")
         rows.append(
             f"{line['rows']:6d}{J:5d}{line['columns']:4d}{line.get('inducing') or '':>5}"
             f"{first + '*' * plain:>8s}{spread(line, 'seconds_per_step', 1e3):>24s}"
+            + f"{leaves:>8s}" * cut
             + "".join(
                 f"{spread(one, 'seconds_per_gradient', 1e3):>20s}" for one in rivals
             )

@@ -32,6 +32,15 @@ def test_gradients_are_timed_and_a_second_run_has_nothing_to_do(tmp_path: Path) 
     assert out.read_text() == before
 
 
+def test_leaves_are_timed_on_any_device() -> None:
+    sys.path.insert(0, str(BENCH.parent))
+    try:
+        from contenders import leaves
+    finally:
+        sys.path.pop(0)
+    assert 0.0 < leaves(300, 2) < 10.0  # two of 150 rows each
+
+
 def test_the_page_has_every_part(tmp_path: Path) -> None:
     sys.path.insert(0, str(BENCH.parent))
     try:
@@ -48,7 +57,7 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
             {"contender": "NUTS", "task": "fit", "data": "servo", "runs": runs},
             {"contender": "steingp", **about, "particles": 20,
              "first_seconds": 7.5, "xla_flags": "--xla_gpu_enable_triton_gemm=false",
-             "runs": {"seconds_per_step": [0.02]}},
+             "runs": {"seconds_per_step": [0.02], "seconds_in_leaves": [0.0075]}},
             {"contender": "floor", **about, "runs": {"seconds_per_gradient": [0.0005]}},
             {"contender": "steingp", "task": "stream", "from": "disk", "particles": 30,
              "inducing": 600, "runs": {"seconds_per_step": [0.1], "peak_gib": [1.0]}},
@@ -62,6 +71,7 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     text = (tmp_path / "speed.md").read_text()
     assert "1.5 (1-2)" in text and "-0.5000" in text
     assert "2.00" in text  # 20 ms over 20 x 0.5 ms
+    assert "20 (20-20)     7.5" in text  # its leaves
     assert "7.5*" in text and "\n80 s, and 10 s" in text
     assert "800 gradients\nfor each particle, 5 ms each" in text
     assert "100 (100-100)" in text
