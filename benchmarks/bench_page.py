@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from steingp.experiments.jobs import read_lines
+
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 
 TEXT = """# What a fit costs
@@ -224,15 +226,11 @@ def stream_table(lines: list[dict]) -> str:
 
 def large(results: Path, name: str = "parkinsons") -> str:
     """The study's fit of the largest dense set on a GPU, if it is there."""
-    path = results / "uci-gpu.jsonl"
-    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-    for line in lines:
+    for line in read_lines(results / "uci-gpu.jsonl"):
         if (line["set"], line["split"], line["method"]) == (name, 0, "default"):
-            seconds, num = (
-                line["seconds"] - line["compile_seconds"],
-                line["num_gradients"],
-            )
-            J = 20  # where particles fill a GPU
+            num = line["num_gradients"]
+            seconds = line["seconds"] - line["compile_seconds"]
+            J = line.get("particles", 20)  # earlier lines: where they fill a GPU
             about = {"seconds": seconds, "num": num // J, "particles": J}
             return LARGE.format(**line | about, each=1e3 * seconds / num)
     return ""

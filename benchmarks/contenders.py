@@ -156,8 +156,8 @@ def leaves(num_rows: int, num_particles: int) -> float:
 
     from steingp import linalg
 
-    num = -(-num_rows // linalg._GPU_LEAF)
-    size = -(-num_rows // num)
+    size = linalg.gpu_leaf(num_rows)
+    num = -(-num_rows // size)
     each = jnp.broadcast_to(2.0 * jnp.eye(size), (num_particles, size, size))
     factorise = jax.jit(jax.vmap(linalg.factorise))
     invert = jax.jit(jax.vmap(lambda L: linalg.solve_lower(L, jnp.eye(size))))

@@ -52,6 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", default=list(SETS))
     asked = parser.parse_args()
+    if unknown := set(asked.sets) - set(SETS):
+        parser.error(f"sets: there are {', '.join(SETS)}; got {', '.join(unknown)}.")
     todo = [
         {"set": name, "split": split, "prior": prior}
         for name in asked.sets

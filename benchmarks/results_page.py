@@ -101,7 +101,7 @@ SteinGP2, the mean over sets: {relative} (the paper: {paper_relative}). Most fit
 shared it, and took several times as long as alone (speed.md has times of fits alone); those
 of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
 winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
-themselves; SteinGP's there are of a version that took nearly twice as long as today's.
+themselves; SteinGP's there are of a version that was slower on one core than today's.
 
 ```
 {runtimes}

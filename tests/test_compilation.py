@@ -60,16 +60,26 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("jax_version", "given", "expected"),
     [
-        ("", "--xla_gpu_enable_triton_gemm=false"),
-        ("--xla_a=1", "--xla_a=1 --xla_gpu_enable_triton_gemm=false"),
-        ("--xla_gpu_enable_triton_gemm=true", "--xla_gpu_enable_triton_gemm=true"),
+        ("0.11.2", "", "--xla_gpu_enable_triton_gemm=false"),
+        ("0.10.0", "--xla_a=1", "--xla_a=1 --xla_gpu_enable_triton_gemm=false"),
+        (
+            "0.11.2",
+            "--xla_gpu_enable_triton_gemm=true",
+            "--xla_gpu_enable_triton_gemm=true",
+        ),
+        ("0.12.0", "--xla_a=1", "--xla_a=1"),  # may not know it, and would end
     ],
 )
 def test_the_command_line_has_products_by_cublas_unless_told_otherwise(
-    given: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    jax_version: str,
+    given: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr("steingp.cli.metadata.version", lambda _: jax_version)
     monkeypatch.setenv("XLA_FLAGS", given)
     CliRunner().invoke(app, ["fit", str(tmp_path / "no.csv"), "--target", "y"])
     assert os.environ["XLA_FLAGS"] == expected

@@ -254,8 +254,6 @@ def for_each(function: Callable[[Any], Any], each: Any, at_once: int) -> Any:
         if at_once >= num:
             return jax.vmap(function)(each)
         return jax.lax.map(function, each, batch_size=at_once)
-    if group == 1:
-        return jax.lax.map(function, each)
 
     def of_group(parts: Any) -> Any:
         leaves, structure = jax.tree.flatten(parts)

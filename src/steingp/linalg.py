@@ -304,9 +304,13 @@ def _in_blocks(K: Array) -> tuple[Array, Array]:
     else here. So they are as few as can be, of one size, and what nobody asks for, the
     rest of L, is not put together.
     """
-    size = K.shape[-1]
+    return _of_blocks(K, gpu_leaf(K.shape[-1]))
+
+
+def gpu_leaf(size: int) -> int:
+    """Rows of the blocks that a matrix of so many rows is cut into on a GPU."""
     num = -(-size // _GPU_LEAF)
-    return _of_blocks(K, -(-size // num))
+    return -(-size // num)
 
 
 def _of_blocks(K: Array, leaf: int) -> tuple[Array, Array]:

@@ -92,6 +92,7 @@ def fit_one(job: dict[str, Any]) -> dict[str, Any]:
         **score(posterior.predict_y(data.X_test), data.y_test, is_classification(name)),
     }
     if posterior.report is not None:
+        line["particles"] = posterior.report.num_particles
         line["num_gradients"] = posterior.report.num_gradients
         line["effective_size"] = posterior.report.effective_size
     if method == "default":
