@@ -106,4 +106,4 @@ def _weighed(density: Flat, given: Any) -> Callable[[Array], tuple[Array, Array]
 @eqx.filter_jit
 def _log_errors_compiled(density: Flat, given: Any, numbered: Array) -> Array:
     one = _weighed(density, given)
-    return jax.lax.map(one, numbered, batch_size=_WEIGHED_AT_ONCE)[0]
+    return jax.lax.map(lambda row: one(row)[0], numbered, batch_size=_WEIGHED_AT_ONCE)
