@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from steingp import densities
+from steingp import densities, moves
 from steingp.densities import OfOne, OnThreads, Rough, for_each
+from steingp.flights import Tempering, no_walls
+from steingp.tempering import Tempered
 
 
 def log_density(z: jax.Array, data: jax.Array) -> jax.Array:
@@ -28,16 +30,54 @@ def test_many_calls_compile_one_program() -> None:
     counts: list[str] = []
 
     def listen(name: str, _: float, **about: object) -> None:
-        if "backend_compile" in name and "_score_compiled" in str(about):
+        if "backend_compile" in name and "_each_compiled" in str(about):
             counts.append(name)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         for num in (9, 2, 30):
-            OnThreads(log_density, jnp.ones(5), 8, 2)(np.zeros((num, 5)))
+            density = OnThreads(log_density, jnp.ones(5), 8, 2)
+            density(np.zeros((num, 5)))
+            state = moves.init(
+                Tempered(density, HALF), np.zeros((num, 5)), compiled=False
+            )
+            moves.run(
+                Tempered(density, HALF), state, 2, 0, adapting=True, compiled=False
+            )
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert len(counts) == 1
+
+
+HALF = Tempering(np.asarray(0.5), no_walls(5))
+HALF.walls[0] = [1.0, 0.0, 0.0, 0.0, 0.0, 1.5]  # inside is where z_0 <= 1.5
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_whole_trajectories_are_those_of_single_steps(num_threads: int) -> None:
+    def nan_beyond_2(z: jax.Array, data: jax.Array) -> jax.Array:
+        return jnp.where(z[1] < 2.0, log_density(z, data), jnp.nan)
+
+    data, J = jnp.arange(5.0), 12
+    threaded = Tempered(OnThreads(nan_beyond_2, data, J, num_threads), HALF)
+    whole = Tempered(OfOne(nan_beyond_2, data), HALF)
+    start = np.random.default_rng(0).normal(size=(J, 5))
+    start[:, 0] = np.minimum(start[:, 0], 1.4)
+    found = []
+    for density in (threaded, whole):
+        about = {"compiled": density.compiled}
+        state = moves.init(density, start, **about)
+        state, info, draws = moves.run(density, state, 6, 0, adapting=True, **about)
+        more = moves.run(density, moves.freeze(state), 6, 0, adapting=False, **about)
+        found.append((draws, info, *more))
+    assert np.sum(found[0][1].num_failed) > 0  # beyond the wall, or where it is NaN
+    assert np.any(found[0][4] != found[0][0][-1])
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(
+            one, other, rtol=1e-9, atol=1e-12
+        ),
+        *found,
+    )
 
 
 def test_an_error_on_a_thread_is_raised() -> None:

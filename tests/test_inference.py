@@ -189,6 +189,22 @@ def test_a_gpu_that_is_not_filled_moves_more_particles(
     assert Fit(model).states[0].particles.shape == (expected, 3)
 
 
+@pytest.mark.parametrize("likelihood", [None, likelihoods.Bernoulli()])
+def test_programs_for_a_gpu_give_the_same_posterior(
+    likelihood: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # on a CPU, where blocks of linalg aside they compute the same numbers
+    data = X[:20], (y if likelihood is None else labels)[:20]
+    found = []
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr("jax.default_backend", lambda backend=backend: backend)
+        model = sg.SteinGP(data, kernel, likelihood)
+        found.append(sg.fit(model, num_particles=10, effective_size=100.0))
+    one, other = (posterior.predict_f(X) for posterior in found)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-4)
+    np.testing.assert_allclose(one.variance, other.variance, rtol=1e-3)
+
+
 def many_rows(noise: float) -> sg.SteinGP:
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(220, 2))

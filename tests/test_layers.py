@@ -13,7 +13,7 @@ ROOT = Path(steingp.__file__).parent
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
     {"precision", "checks", "progress", "compilation"},
-    {"linalg", "coordinates", "devices"},
+    {"linalg", "coordinates", "devices", "flights"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods", "batches", "on_disk", "densities"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
@@ -43,6 +43,7 @@ GENERAL = {
     "svgd",
     "moves",
     "weights",
+    "flights",
     "densities",
     "corrected",
     "modes",

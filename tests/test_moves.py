@@ -10,6 +10,7 @@ import pytest
 from jax import Array
 
 from steingp import moves
+from steingp.flights import Flight, arrive, depart
 from steingp.moves import hamiltonian
 
 # Densities ----------------------------------------------------------------------------
@@ -89,17 +90,14 @@ def z_scores(chains: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def fly(
     density: moves.ValueAndScore, z: Array, p: Array, step: Array, F: Array, num: int
-) -> hamiltonian._Flight:
+) -> Flight:
     density = eqx.filter_jit(density)
-    start = hamiltonian._Flight(z, p, *density(z), jnp.ones(len(z), bool))
-    zero, no = jnp.asarray(0), jnp.asarray(False)
-    common = jnp.log(jnp.asarray(0.5))
-    trip = hamiltonian._Trip(start, common, no, zero, zero, zero, ~no)
+    start = flight = Flight(z, p, *density(z), jnp.ones(len(z), bool))
     for _ in range(num):
-        own, on_the_way = hamiltonian._depart(trip, start, step / 0.5, F)
-        scored = density(on_the_way.positions)
-        trip = hamiltonian._arrive(trip, on_the_way, scored, start, own, F)
-    return trip.flight
+        halfway = jax.vmap(depart, (0, 0, 0, None))(flight, start, step, F)
+        scored = density(halfway.position)
+        flight = jax.vmap(arrive, (0, 0, 0, 0, None))(halfway, scored, start, step, F)
+    return flight
 
 
 def metric(d: int) -> Array:
@@ -111,11 +109,11 @@ def test_leapfrog_is_reversible() -> None:
     z, p = jnp.asarray(starts(6, 4)), jnp.asarray(starts(6, 4, seed=1))
     step = jnp.linspace(0.1, 0.25, 6)
     there = fly(bent(), z, p, step, metric(4), 12)
-    back = fly(bent(), there.positions, -there.momenta, step, metric(4), 12)
-    assert float(jnp.max(jnp.abs(there.positions - z))) > 0.5
-    np.testing.assert_allclose(back.positions, z, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(-back.momenta, p, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(back.values, bent()(z)[0], rtol=0, atol=1e-9)
+    back = fly(bent(), there.position, -there.momentum, step, metric(4), 12)
+    assert float(jnp.max(jnp.abs(there.position - z))) > 0.5
+    np.testing.assert_allclose(back.position, z, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(-back.momentum, p, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(back.value, bent()(z)[0], rtol=0, atol=1e-9)
 
 
 def test_leapfrog_keeps_volume() -> None:
@@ -123,7 +121,7 @@ def test_leapfrog_keeps_volume() -> None:
         there = fly(
             bent(), both[None, :3], both[None, 3:], jnp.array([0.2]), metric(3), 5
         )
-        return jnp.concatenate([there.positions[0], there.momenta[0]])
+        return jnp.concatenate([there.position[0], there.momentum[0]])
 
     jacobian = jax.jacfwd(flow)(jnp.asarray(starts(1, 6)[0]))
     np.testing.assert_allclose(jnp.abs(jnp.linalg.det(jacobian)), 1.0, rtol=1e-10)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from steingp.devices import over_particles
+from steingp.flights import Flight, Tempering, arrive, depart, untempered
 from steingp.precision import float64
 
 _MOST_WRITTEN_OUT = 4
@@ -62,75 +63,79 @@ class OfOne(eqx.Module):
         return jax.lax.map(one, positions, batch_size=self.at_once)
 
 
-class OnThreads:
-    """The same on a CPU: a piece of the positions for each core, one after the other.
+class EachOnThreads:
+    """A function of each of many items on a CPU: a piece of them for each core.
 
     A core is best used by one particle at a time, whose matrices stay in its cache, and
-    cores by different particles: matrices are too small to be shared. Whatever calls it,
-    one program is compiled, for a piece.
+    cores by different particles: matrices are too small to be shared. One program is
+    compiled, for a piece, however many items there are.
 
     Args:
         log_density: of one position and the data.
         data: a pytree of arrays.
-        num_positions: how many there will be at a time, most often.
+        num_items: how many there will be at a time, most often.
         num_threads: 1 where the work is little.
-        score: log density and data to what is computed at a position: its value and
-            score, or one of them roughly, or the value alone.
+        made: log density and data to a function of one item and what all share. It must
+            be known by its name, or equal to itself: programs are told apart by it.
 
     Example:
         >>> import numpy as np
-        >>> from steingp.densities import OnThreads
-        >>> density = OnThreads(lambda z, _: -0.5 * (z @ z), None, 4, num_threads=2)
-        >>> values, scores = density(np.eye(4))
-        >>> values.tolist(), scores[1].tolist()
-        ([-0.5, -0.5, -0.5, -0.5], [-0.0, -1.0, -0.0, -0.0])
+        >>> from steingp.densities import EachOnThreads
+        >>> def scaled(log_density, data):
+        ...     return lambda z, factor: factor * log_density(z, data)
+        >>> each = EachOnThreads(lambda z, _: z @ z, None, 4, 2, scaled)
+        >>> each(np.eye(4), np.asarray(3.0)).tolist()
+        [3.0, 3.0, 3.0, 3.0]
     """
-
-    compiled = False
-    mesh = None
 
     def __init__(
         self,
         log_density: Any,
         data: Any,
-        num_positions: int,
+        num_items: int,
         num_threads: int,
-        score: "Scorer | None" = None,
+        made: "Maker",
     ) -> None:
         arrays, rest = eqx.partition((log_density, data), eqx.is_array)
         # taken apart once: with priors in it that takes as long as a small matrix
         self._arrays, array_structure = jax.tree.flatten(arrays)
         leaves, structure = jax.tree.flatten(rest)
-        self._rest = _Rest(tuple(leaves), structure, array_structure, score or exactly)
+        self._rest = _Rest(tuple(leaves), structure, array_structure, made)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
-        self._piece = -(-num_positions // num_threads)
+        self._piece = -(-num_items // num_threads)
         self._num_threads = num_threads
 
-    @float64
-    def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
-        z = np.asarray(positions, float)
-        missing = -len(z) % self._piece
-        filled = np.concatenate([z, np.repeat(z[-1:], missing, axis=0)])
-        pieces = list(filled.reshape(-1, self._piece, z.shape[1]))
+    def __call__(self, each: Any, shared: Any = ()) -> Any:
+        """The results for every item: NumPy arrays, as the leaves of `each`."""
+        leaves, structure = jax.tree.flatten(each)
+        num = len(leaves[0])
+        folded = [self._folded(np.asarray(leaf)) for leaf in leaves]
+        pieces = [structure.unflatten(parts) for parts in zip(*folded, strict=True)]
         if self._num_threads == 1 or len(pieces) == 1:
-            scored = [self._score(piece) for piece in pieces]
+            done = [self._of_piece(piece, shared) for piece in pieces]
         else:
-            scored = self._at_the_same_time(pieces)
-        values, scores = (np.concatenate(part) for part in zip(*scored, strict=True))
-        return values[: len(z)], scores[: len(z)]
+            done = self._at_the_same_time(pieces, shared)
+        return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *done)
 
-    def _at_the_same_time(self, pieces: list[np.ndarray]) -> list:
-        program = (self._program, pieces[0].shape)
-        scored, rest = [], pieces
+    def _folded(self, leaf: np.ndarray) -> np.ndarray:
+        missing = -len(leaf) % self._piece
+        filled = np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+        return filled.reshape(-1, self._piece, *leaf.shape[1:])
+
+    def _at_the_same_time(self, pieces: list[Any], shared: Any) -> list[Any]:
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves((pieces[0], shared)))
+        program = (self._program, shapes)
+        done, rest = [], pieces
         if program not in _known:  # compiled once, not by every thread
-            scored, rest = [self._score(pieces[0])], pieces[1:]
+            done, rest = [self._of_piece(pieces[0], shared)], pieces[1:]
             _known.add(program)
-        return [*scored, *_threads(self._num_threads).map(self._score, rest)]
+        of_piece = functools.partial(self._of_piece, shared=shared)
+        return [*done, *_threads(self._num_threads).map(of_piece, rest)]
 
     @float64
-    def _score(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, scores = _score_compiled(self._rest, self._arrays, piece)
-        return np.asarray(values), np.asarray(scores)
+    def _of_piece(self, piece: Any, shared: Any) -> Any:
+        done = _each_compiled(self._rest, self._arrays, piece, shared)
+        return jax.tree.map(np.asarray, done)
 
 
 class _Rest(NamedTuple):
@@ -140,7 +145,7 @@ class _Rest(NamedTuple):
     structure: Any
     array_structure: Any
     """Of the arrays."""
-    score: "Scorer"
+    made: "Maker"
 
 
 _known: set = set()
@@ -152,26 +157,23 @@ _known: set = set()
     static_argnums=0,
     compiler_options={"xla_cpu_multi_thread_eigen": False},
 )
-def _score_compiled(
-    rest: _Rest, arrays: list[Array], positions: Array
-) -> tuple[Array, Array]:
+def _each_compiled(rest: _Rest, arrays: list[Array], each: Any, shared: Any) -> Any:
     log_density, data = eqx.combine(
         jax.tree.unflatten(rest.array_structure, arrays),
         jax.tree.unflatten(rest.structure, rest.leaves),
     )
+    function = rest.made(log_density, data)
+    return jax.lax.map(lambda item: function(item, shared), each)
 
-    return jax.lax.map(rest.score(log_density, data), positions)
 
-
+Maker = Callable[[Any, Any], Callable[[Any, Any], Any]]
+"""Log density and data to a function of one item and what all items share."""
 Scorer = Callable[[Any, Any], Callable[[Array], tuple[Array, Array]]]
+"""Log density and data to a function from a position to its value and score."""
 
 
 def exactly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
     return lambda z: jax.value_and_grad(log_density)(z, data)
-
-
-def value_alone(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
-    return lambda z: (log_density(z, data), jnp.zeros(0))
 
 
 def roughly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
@@ -193,6 +195,87 @@ def _in_single_precision(tree: Any) -> Any:
     return eqx.combine(
         jax.tree.map(lambda array: array.astype(jnp.float32), numbers), rest
     )
+
+
+class OnThreads:
+    """The density of many positions on a CPU, a piece of them for each core.
+
+    Whatever calls it, one program is compiled, which makes leapfrog steps: a score is
+    what a step of length 0 leads to.
+
+    Args:
+        log_density: of one position and the data.
+        data: a pytree of arrays.
+        num_positions: how many there will be at a time, most often.
+        num_threads: 1 where the work is little.
+        score: `exactly`, or `roughly`.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp.densities import OnThreads
+        >>> density = OnThreads(lambda z, _: -0.5 * (z @ z), None, 4, num_threads=2)
+        >>> values, scores = density(np.eye(4))
+        >>> values.tolist(), scores[1].tolist()
+        ([-0.5, -0.5, -0.5, -0.5], [-0.0, -1.0, -0.0, -0.0])
+    """
+
+    compiled = False
+    mesh = None
+
+    def __init__(
+        self,
+        log_density: Any,
+        data: Any,
+        num_positions: int,
+        num_threads: int,
+        score: Scorer = exactly,
+    ) -> None:
+        self._each = EachOnThreads(
+            log_density, data, num_positions, num_threads, _Flying(score)
+        )
+
+    def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
+        z = np.asarray(positions, float)
+        num, d = z.shape
+        none, no = np.zeros((num, d)), np.zeros(num)
+        flight = Flight(z, none, no, none, np.ones(num, bool))
+        shared = (np.zeros((d, d)), np.asarray(1), untempered(d))
+        return self._each((flight, no), shared)[1]
+
+    def fly(
+        self, flight: Flight, steps: Any, factor: Any, num: Any, tempering: Tempering
+    ) -> Flight:
+        """`num` leapfrog steps of every particle, each with a length of its own.
+
+        Particles do not know of each other on their way, so a core makes whole
+        trajectories of its piece in one call.
+        """
+        shared = (np.asarray(factor), np.asarray(num), tempering)
+        return self._each((flight, np.asarray(steps)), shared)[0]
+
+
+class _Flying(NamedTuple):
+    """Makes leapfrog steps of a particle: where they end, and what was scored last."""
+
+    score: Scorer
+
+    def __call__(self, log_density: Any, data: Any) -> Callable[[Any, Any], Any]:
+        score = self.score(log_density, data)
+
+        def fly(item: tuple[Flight, Array], shared: tuple) -> tuple[Flight, Any]:
+            (start, step), (factor, num, tempering) = item, shared
+
+            def onward(_: Array, carry: tuple[Flight, Any]) -> tuple[Flight, Any]:
+                halfway = depart(carry[0], start, step, factor)
+                value, slope = score(halfway.position)
+                scored = tempering.of(value, slope, halfway.position)
+                return arrive(halfway, scored, start, step, factor), (value, slope)
+
+            return jax.lax.fori_loop(
+                0, num, onward, (start, (start.value, start.score))
+            )
+
+        return fly
 
 
 class Rough:
@@ -221,13 +304,18 @@ class Rough:
     ) -> None:
         about = (log_density, data, num_positions, num_threads)
         self._rough = OnThreads(*about, score=roughly)
-        self._values = OnThreads(*about, score=value_alone)
+        self._values = EachOnThreads(*about, _value_alone)
+        self.fly = self._rough.fly
 
     def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._rough(positions)
 
     def values(self, positions: Any) -> np.ndarray:
-        return self._values(positions)[0]
+        return self._values(np.asarray(positions, float))
+
+
+def _value_alone(log_density: Any, data: Any) -> Callable[[Any, Any], Any]:
+    return lambda z, _: log_density(z, data)
 
 
 @functools.cache

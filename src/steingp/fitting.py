@@ -25,6 +25,7 @@ from steingp.densities import Density, OfOne, OnThreads, Rough, num_cores
 from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge, fewest_draws, gaussian_log_mass
 from steingp.flat import Flat
+from steingp.flights import Tempering, no_walls, untempered
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.modes import Modes
@@ -414,12 +415,12 @@ class Fit:
     def _within(self, k: int) -> Density:
         """The density that a mode's run sees: walled where it is collected, at least."""
         d = self.states[k].particles.shape[1]
-        walls = tempering.no_walls(d)
+        walls = no_walls(d)
         walled = self.states[k].stage == "collecting" or k in self.walled
         around = self.modes.walls(k) if walled else None
         if around is not None:
             walls[: len(around)] = around
-        return Tempered(self.scored(), np.asarray(1.0), walls)
+        return Tempered(self.scored(), Tempering(np.asarray(1.0), walls))
 
     def scored(self) -> Density:
         """The density of particles, and how it is computed; made anew if it changes."""
@@ -532,8 +533,7 @@ class Fit:
 
     def evaluate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log densities and scores of positions (S, d)."""
-        walls = tempering.no_walls(self.state.particles.shape[1])
-        density = Tempered(self.scored(), np.asarray(1.0), walls)
+        density = Tempered(self.scored(), untempered(self.state.particles.shape[1]))
         with self.blas():
             return corrected.evaluate(density, positions, len(self.state.particles))
 

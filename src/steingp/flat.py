@@ -11,7 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from steingp.data import Batch
-from steingp.densities import OnThreads, num_cores
+from steingp.densities import EachOnThreads, num_cores
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Target
@@ -78,8 +78,8 @@ def log_errors(
     numbered = np.column_stack([positions, np.arange(len(positions))])
     given = (data, jax.random.key_data(jax.random.key(seed)))
     if jax.default_backend() == "cpu":
-        weigh = OnThreads(density, given, _BLOCK, num_cores(), score=_weighed)
-        errors = [weigh(block)[0] for block in _blocks(numbered)]
+        weigh = EachOnThreads(density, given, _BLOCK, num_cores(), _weighed)
+        errors = [weigh(block) for block in _blocks(numbered)]
     else:
         errors = [
             np.asarray(_log_errors_compiled(density, given, block))
@@ -88,17 +88,16 @@ def log_errors(
     return np.concatenate(errors)[: len(positions)]
 
 
-def _weighed(density: Flat, given: Any) -> Callable[[Array], tuple[Array, Array]]:
+def _weighed(density: Flat, given: Any) -> Callable[[Array, Any], Array]:
     """The error at a position with its number behind, which its randomness is of."""
     data, key_data = given
     assert isinstance(density.target, Collapsed)
     target = density.target
 
-    def one(numbered: Array) -> tuple[Array, Array]:
+    def one(numbered: Array, _: Any) -> Array:
         position, number = numbered[:-1], numbered[-1].astype(int)
         key = jax.random.fold_in(jax.random.wrap_key_data(key_data), number)
-        theta = density.constrain(position)
-        return target.log_error(theta, data, key, _PAIRS), jnp.zeros(0)
+        return target.log_error(density.constrain(position), data, key, _PAIRS)
 
     return one
 
@@ -106,4 +105,6 @@ def _weighed(density: Flat, given: Any) -> Callable[[Array], tuple[Array, Array]
 @eqx.filter_jit
 def _log_errors_compiled(density: Flat, given: Any, numbered: Array) -> Array:
     one = _weighed(density, given)
-    return jax.lax.map(lambda row: one(row)[0], numbered, batch_size=_WEIGHED_AT_ONCE)
+    return jax.lax.map(
+        lambda row: one(row, None), numbered, batch_size=_WEIGHED_AT_ONCE
+    )

@@ -22,11 +22,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.linalg import eigh, solve_triangular
 
+from steingp.flights import MOST_WALLS
 from steingp.moves import shrunk_factor
 
 GAP = 3.5
 """Between neighbours, in sds of how far a particle moves, at which they are parted."""
-MOST_MODES = 6
+MOST_MODES = MOST_WALLS + 1
 
 
 class Gap(NamedTuple):

@@ -24,11 +24,11 @@ particles then; so some others `climb` from the start straight to the peak above
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
@@ -38,12 +38,10 @@ from scipy.special import ndtri
 from steingp import moves
 from steingp.corrected import NOWHERE, evaluate
 from steingp.densities import Density
-from steingp.modes import MOST_MODES
+from steingp.flights import WIDTH, Flight, Tempering, log_start, no_walls, untempered
 from steingp.precision import float64, to_numpy
 from steingp.weights import log_sum, resample
 
-WIDTH = 2.0
-"""Sd of the start, that of the prior being 1: modes in its tails count as well."""
 NUM_EXPLORERS = 256
 """Particles that explore where that takes little time."""
 KEPT = 0.6
@@ -56,13 +54,10 @@ CLIMBS, CLIMBING_STEPS, CLIMBING_STEP = 3, 40, 0.15
 
 
 class Tempered(eqx.Module):
-    """start^(1 - beta) density^beta, where it is inside of all walls."""
+    """A density of many positions, tempered and walled in."""
 
     density: Any
-    beta: Any
-    """1: the density itself."""
-    walls: Any
-    """(W, d + 1): inside is where wall[:d]'z <= wall[d], for every row."""
+    tempering: Tempering
 
     @property
     def compiled(self) -> bool:
@@ -74,7 +69,7 @@ class Tempered(eqx.Module):
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         values, scores = self.density(positions)
-        return _tempered(values, scores, positions, self.beta, self.walls)
+        return _tempered(self.tempering, values, scores, positions)
 
     @property
     def values(self) -> Callable[[Array], Array] | None:
@@ -83,20 +78,22 @@ class Tempered(eqx.Module):
         if exact is None:
             return None
         return lambda positions: _tempered(
-            exact(positions), positions, positions, self.beta, self.walls
+            self.tempering, exact(positions), positions, positions
         )[0]
+
+    @property
+    def fly(self) -> Callable[..., Flight] | None:
+        """Whole trajectories at a time, where the density can make them."""
+        fly = getattr(self.density, "fly", None)
+        return None if fly is None else partial(fly, tempering=self.tempering)
 
 
 @jax.jit
 def _tempered(
-    values: Array, scores: Array, positions: Array, beta: Array, walls: Array
+    tempering: Tempering, values: Array, scores: Array, positions: Array
 ) -> tuple[Array, Array]:
     """Of a density that was evaluated."""
-    rest = 1.0 - beta
-    values = beta * values + rest * _log_start(positions)
-    scores = beta * scores - rest * positions / WIDTH**2
-    inside = jnp.all(positions @ walls[:, :-1].T <= walls[None, :, -1], axis=1)
-    return jnp.where(inside, values, -jnp.inf), scores
+    return jax.vmap(tempering.of)(values, scores, positions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,14 +155,14 @@ def init(
 def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     """One rise of beta: weigh, resample, move."""
     num, d = state.positions.shape
-    J, walls = state.num_particles, no_walls(d)
+    J = state.num_particles
     count = state.num_gradients
     if state.rises == 0:
-        plain = Tempered(density, np.asarray(1.0), walls)
+        plain = Tempered(density, untempered(d))
         values, scores = evaluate(plain, state.positions, J)
         state = dataclasses.replace(state, values=values, scores=scores)
         count += num
-    gain = state.values - _log_start(state.positions)
+    gain = state.values - log_start(state.positions)
     gain = np.where(np.isfinite(gain), gain, -np.inf)
     if not np.isfinite(gain).any():
         raise FloatingPointError(NOWHERE)
@@ -177,9 +174,10 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     shares = np.exp(log_weights - log_sum(log_weights))
     chosen = resample(shares, len(shares), rng)
     positions = state.positions[chosen]
-    tempered = Tempered(density, np.asarray(beta), walls)
+    tempering = Tempering(np.asarray(beta), no_walls(d))
+    tempered = Tempered(density, tempering)
     values, scores = to_numpy(
-        _tempered(state.values[chosen], state.scores[chosen], positions, beta, walls)
+        _tempered(tempering, state.values[chosen], state.scores[chosen], positions)
     )
     spread = positions.copy()  # whose covariance is the metric of all
     accepted = []
@@ -201,7 +199,7 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     return dataclasses.replace(
         state,
         positions=positions,
-        values=(values - rest * _log_start(positions)) / beta,
+        values=(values - rest * log_start(positions)) / beta,
         scores=(scores + rest * positions / WIDTH**2) / beta,
         beta=beta,
         log_evidence=state.log_evidence + log_sum(log_weights) - np.log(num),
@@ -234,7 +232,7 @@ def climb(density: Density, state: Exploration) -> Exploration:
         True
     """
     num, d = CLIMBS * state.num_particles, state.positions.shape[1]
-    plain = Tempered(density, np.asarray(1.0), no_walls(d))
+    plain = Tempered(density, untempered(d))
     z = state.starts[:num].copy()
     first, second = np.zeros_like(z), np.zeros_like(z)
     values = np.zeros(num)
@@ -252,11 +250,6 @@ def climb(density: Density, state: Exploration) -> Exploration:
         peaks=z[values > least],
         num_gradients=state.num_gradients + num * CLIMBING_STEPS,
     )
-
-
-def no_walls(d: int, most: int = MOST_MODES - 1) -> Float[np.ndarray, "W d+1"]:
-    """Walls that enclose all: their number is fixed, so that nothing is compiled anew."""
-    return np.concatenate([np.zeros((most, d)), np.ones((most, 1))], axis=1)
 
 
 def spread_out(
@@ -326,13 +319,6 @@ def _move(density: Tempered, state: Any, seed: int) -> tuple[Any, Any]:
         state, info = moves.sweep(density, state, key, adapting=False, compiled=False)
         infos.append(info)
     return jax.device_get((state, jax.tree.map(lambda *x: np.stack(x), *infos)))
-
-
-def _log_start(positions: Any) -> Any:
-    """Log density of N(0, WIDTH^2 I), of a NumPy or a JAX array."""
-    d = positions.shape[1]
-    constant = d * np.log(WIDTH * np.sqrt(2.0 * np.pi))
-    return -0.5 * (positions**2).sum(axis=1) / WIDTH**2 - constant
 
 
 def _rise(gain: np.ndarray, most: float) -> float:

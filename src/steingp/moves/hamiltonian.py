@@ -11,6 +11,7 @@ from jax import Array
 from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int, Key
 
+from steingp.flights import Flight, arrive, depart
 from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64
 
@@ -70,23 +71,10 @@ class Randomness(NamedTuple):
     """Accepted if below the log of the probability."""
 
 
-class _Flight(NamedTuple):
-    """Where particles are on their trajectories."""
-
-    positions: Float[Array, "J d"]
-    momenta: Float[Array, "J d"]
-    values: Float[Array, " J"]
-    scores: Float[Array, "J d"]
-    alive: Bool[Array, " J"]
-
-    def energy(self) -> Float[Array, " J"]:
-        return 0.5 * jnp.sum(self.momenta**2, axis=1) - self.values
-
-
 class _Trip(NamedTuple):
     """The loop of a sweep: first the search for a step, if it is wanted, then the move."""
 
-    flight: _Flight
+    flight: Flight
     log_step: Float[Array, ""]
     searching: Bool[Array, ""]
     direction: Int[Array, ""]
@@ -170,28 +158,65 @@ def move(
 
     What is compiled by itself here counts if the whole is not.
     """
-    state = MoveState(*(jnp.asarray(part) for part in state))
-    adapting = jnp.asarray(adapting)
-    alive = jnp.ones(len(state.positions), bool)
-    start = _Flight(
-        state.positions, randomness.momenta, state.values, state.scores, alive
-    )
+    begun = _begin(state, randomness.momenta, jnp.asarray(adapting))
+    start = begun.flight
 
     def onward(trip: _Trip) -> _Trip:
-        step, on_the_way = _depart(trip, start, randomness.jitter, state.factor)
-        scored = value_and_score(on_the_way.positions)
-        return _arrive(trip, on_the_way, scored, start, step, state.factor)
+        step, halfway = _depart(trip, start, randomness.jitter, state.factor)
+        scored = value_and_score(halfway.position)
+        return _arrive(trip, halfway, scored, start, step, state.factor)
 
-    zero = jnp.asarray(0)
-    search = adapting & (state.num_adapted == 0)
-    begun = _Trip(start, state.log_step, search, zero, zero, zero, jnp.asarray(True))
-    loop = jax.lax.while_loop if compiled else _python_loop
-    trip = loop(lambda trip: trip.going, onward, begun)
+    if compiled:
+        trip = jax.lax.while_loop(lambda trip: trip.going, onward, begun)
+    else:
+        trip = _travel(value_and_score, begun, onward, randomness.jitter, state.factor)
     exact = getattr(value_and_score, "values", None)
     if exact is not None:
-        values = jnp.asarray(exact(trip.flight.positions))
-        trip = trip._replace(flight=trip.flight._replace(values=values))
-    return _finish(state, start, trip, randomness.log_uniform, adapting)
+        values = jnp.asarray(exact(trip.flight.position))
+        trip = trip._replace(flight=trip.flight._replace(value=values))
+    return _finish(state, start, trip, randomness.log_uniform, jnp.asarray(adapting))
+
+
+@jax.jit
+def _begin(
+    state: MoveState, momenta: Float[Array, "J d"], adapting: Bool[Array, ""]
+) -> _Trip:
+    alive = jnp.ones(len(momenta), bool)
+    start = Flight(state.positions, momenta, state.values, state.scores, alive)
+    zero = jnp.asarray(0)
+    search = adapting & (state.num_adapted == 0)
+    return _Trip(start, state.log_step, search, zero, zero, zero, jnp.asarray(True))
+
+
+def _travel(
+    value_and_score: ValueAndScore,
+    trip: _Trip,
+    onward: Callable[[_Trip], _Trip],
+    jitter: Float[Array, " J"],
+    factor: Float[Array, "d d"],
+) -> _Trip:
+    """The loop of a sweep in Python; whole trajectories by the density, if it can."""
+    fly = getattr(value_and_score, "fly", None)
+    while trip.searching if fly is not None else trip.going:
+        trip = onward(trip)
+    if fly is None:
+        return trip
+    num, steps = jax.device_get(_plan(trip.log_step, jitter))
+    flight = fly(trip.flight, steps, factor, num)
+    spent = trip.num_gradients + num
+    return trip._replace(flight=flight, num_done=num, num_gradients=spent)
+
+
+@jax.jit
+def _plan(log_step: Float[Array, ""], jitter: Float[Array, " J"]) -> tuple:
+    """How many leapfrog steps, and how long each particle's."""
+    return _num_leapfrogs(log_step), _step(log_step) * jitter
+
+
+def _num_leapfrogs(log_step: Float[Array, ""]) -> Int[Array, ""]:
+    return jnp.minimum(jnp.round(TRAJECTORY / _step(log_step)), MOST_LEAPFROGS).astype(
+        int
+    )
 
 
 def _step(log_step: Float[Array, ""]) -> Float[Array, ""]:
@@ -202,7 +227,7 @@ def _step(log_step: Float[Array, ""]) -> Float[Array, ""]:
 @jax.jit
 def _finish(
     state: MoveState,
-    start: _Flight,
+    start: Flight,
     trip: _Trip,
     log_uniform: Float[Array, " J"],
     adapting: Bool[Array, ""],
@@ -215,7 +240,7 @@ def _finish(
     change = jnp.abs(end.energy() - start.energy())
     info = MoveInfo(
         acceptance=acceptance,
-        log_density=_mean(kept.values),
+        log_density=_mean(kept.value),
         step=_step(trip.log_step),
         num_leapfrog=trip.num_done,
         num_gradients=trip.num_gradients,
@@ -223,7 +248,7 @@ def _finish(
         energy_error=jnp.max(change, where=end.alive, initial=0.0),
     )
     state = state._replace(
-        positions=kept.positions, values=kept.values, scores=kept.scores,
+        positions=kept.position, values=kept.value, scores=kept.score,
         log_step=trip.log_step, sweep=state.sweep + 1,
     )  # fmt: skip
     return _choose(adapting, _adapted(state, acceptance), state), info
@@ -231,47 +256,45 @@ def _finish(
 
 @jax.jit
 def _depart(
-    trip: _Trip, start: _Flight, jitter: Float[Array, " J"], factor: Float[Array, "d d"]
-) -> tuple[Float[Array, " J"], _Flight]:
-    """Every particle's step; half of it of the momenta, and all of the positions.
-
-    A particle that fails, here or on arrival, goes back to `start` and waits there.
-    """
-    flight, log_step = trip.flight, trip.log_step
+    trip: _Trip, start: Flight, jitter: Float[Array, " J"], factor: Float[Array, "d d"]
+) -> tuple[Float[Array, " J"], Flight]:
+    """Every particle's step, and where it leads."""
+    log_step = trip.log_step
     step = jnp.where(trip.searching, jnp.exp(log_step), _step(log_step)) * jitter
-    e = jnp.where(flight.alive, step, 0.0)[:, None]
-    momenta = flight.momenta + 0.5 * e * (flight.scores @ factor)
-    positions = flight.positions + e * (momenta @ factor.T)
-    alive = flight.alive & jnp.all(jnp.isfinite(positions), axis=1)
-    moved = flight._replace(positions=positions, momenta=momenta, alive=alive)
-    return step, _choose(alive, moved, start._replace(alive=alive))
+    return step, _each(depart)(trip.flight, start, step, factor)
 
 
 @jax.jit
 def _arrive(
     trip: _Trip,
-    flight: _Flight,
+    halfway: Flight,
     scored: tuple[Array, Array],
-    start: _Flight,
+    start: Flight,
     step: Float[Array, " J"],
     factor: Float[Array, "d d"],
 ) -> _Trip:
-    """The other half of the momenta, and what the leapfrog step means for the trip."""
+    """The end of a leapfrog step, and what it means for the trip."""
     values, scores = (jnp.asarray(part, float) for part in scored)
-    momenta = flight.momenta + 0.5 * step[:, None] * (scores @ factor)
-    finite = jnp.isfinite(values) & jnp.all(jnp.isfinite(momenta), axis=1)
-    alive = flight.alive & finite & jnp.all(jnp.isfinite(scores), axis=1)
-    moved = _Flight(flight.positions, momenta, values, scores, alive)
-    flight = _choose(alive, moved, start._replace(alive=alive))
+    flight = _each(arrive)(halfway, (values, scores), start, step, factor)
     trip = trip._replace(num_gradients=trip.num_gradients + 1)
     searched = _search(trip, start, _mean(_acceptance(start, flight)))
     flown = trip._replace(flight=flight, num_done=trip.num_done + 1)
     trip = _choose(trip.searching, searched, flown)
-    num = jnp.minimum(jnp.round(TRAJECTORY / _step(trip.log_step)), MOST_LEAPFROGS)
-    return trip._replace(going=trip.searching | (trip.num_done < num))
+    going = trip.searching | (trip.num_done < _num_leapfrogs(trip.log_step))
+    return trip._replace(going=going)
 
 
-def _acceptance(start: _Flight, end: _Flight) -> Float[Array, " J"]:
+def _each(function: Callable[..., Flight]) -> Callable[..., Flight]:
+    """Of every particle: all arguments have an axis of them but the last, the factor."""
+
+    def of_all(*arguments: Any) -> Flight:
+        *own, factor = arguments
+        return jax.vmap(lambda *own: function(*own, factor))(*own)
+
+    return of_all
+
+
+def _acceptance(start: Flight, end: Flight) -> Float[Array, " J"]:
     """min(1, exp(-change of energy)), 0 for a particle that failed."""
     change = end.energy() - start.energy()
     fine = end.alive & jnp.isfinite(change)
@@ -280,7 +303,7 @@ def _acceptance(start: _Flight, end: _Flight) -> Float[Array, " J"]:
     )
 
 
-def _search(trip: _Trip, start: _Flight, acceptance: Float[Array, ""]) -> _Trip:
+def _search(trip: _Trip, start: Flight, acceptance: Float[Array, ""]) -> _Trip:
     """Back to the start with twice or half the step, until acceptance crosses 0.8.
 
     It ends with the largest step tried of which one leapfrog is accepted often enough.
@@ -324,9 +347,3 @@ def _choose(which: Bool[Array, "..."], yes: Any, no: Any) -> Any:
         return jnp.where(which.reshape(which.shape + extra), one, other)
 
     return jax.tree.map(choose, yes, no)
-
-
-def _python_loop(going: Callable, onward: Callable, carry: Any) -> Any:
-    while going(carry):
-        carry = onward(carry)
-    return carry

@@ -39,8 +39,8 @@ from steingp.linalg import (
     factorise,
     inverse_factor,
     inverse_lower,
+    solve_and_invert,
     solve_lower,
-    square_of_lower,
     whiten,
 )
 from steingp.priors import Particle
@@ -138,15 +138,13 @@ def _log_integral(K: Array, tau: Array, nu: Array) -> Array:
 def _log_integral_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     # d/dK = 1/2 (b b' - S B^-1 S) with b = nu - S B^-1 S K nu, the sites standing still
     K, tau, nu = primals
-    root = jnp.sqrt(tau)
-    W = inverse_factor(_scaled(K, root))
-    half = W * root[None, :]
-    K_nu = K @ nu
-    half_K_nu = half @ K_nu
-    b = nu - half.T @ half_K_nu
-    half_log_det = -jnp.sum(jnp.log(jnp.diagonal(W)))
-    value = 0.5 * (nu @ K_nu - half_K_nu @ half_K_nu) - half_log_det
-    slope = 0.5 * (b[:, None] * b[None, :] - square_of_lower(half))
+    root, K_nu = jnp.sqrt(tau), K @ nu
+    found = solve_and_invert(_scaled(K, root), root * K_nu, 0.0)
+    b = nu - root * found.pull
+    half_log_det = jnp.sum(jnp.log(found.diagonal))
+    value = 0.5 * (nu @ K_nu - found.white @ found.white) - half_log_det
+    inverse = root[:, None] * found.inverse * root[None, :]
+    slope = 0.5 * (b[:, None] * b[None, :] - inverse)
     return value, jnp.sum(slope * tangents[0])
 
 
