@@ -212,7 +212,7 @@ def test_the_start_of_the_iteration_does_not_matter(name: str, rule: str) -> Non
     sites = Sites(*(np.asarray(s) for s in solved(target, other)[0].sites))
     cold, value = solved(target, theta)
     warmed, same = solved(target.started_at(sites), theta)
-    assert cold.change < 1e-6 and warmed.change < 1e-6
+    assert cold.to_go < 1e-6 and warmed.to_go < 1e-6
     assert warmed.num_iterations < cold.num_iterations
     np.testing.assert_allclose(warmed.mean, cold.mean, atol=1e-5)
     np.testing.assert_allclose(same, value, rtol=1e-9)
@@ -246,7 +246,7 @@ def test_extreme_rows_converge() -> None:
         model = SteinGP((x, counts), kernel, likelihoods.Poisson(), approximation=rule)
         assert isinstance(model.target, Collapsed)
         found = model.target.solution({}, batch_of(model))
-        assert found.change < TOLERANCE
+        assert found.to_go < TOLERANCE
         np.testing.assert_allclose(found.mean[4], np.log(25_000.0), atol=0.05)
 
 
@@ -317,3 +317,40 @@ def test_approximations_that_make_no_sense_are_refused() -> None:
         model_of("Bernoulli", "mcmc")
     with pytest.raises(ValueError, match=r'StudentT has not; use "vi"'):
         model_of("StudentT", "ep")
+
+
+NEAR = [("Bernoulli", "ep"), ("Bernoulli", "vi"), ("Bernoulli", "laplace"),
+        ("Poisson", "ep"), ("Poisson", "vi"), ("StudentT", "vi")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rule"), NEAR)
+def test_an_iteration_ends_as_near_to_its_limit_as_it_says(
+    name: str, rule: str
+) -> None:
+    model = model_of(name, rule)
+    target, batch = model.target, batch_of(model)
+    assert isinstance(target, Collapsed)
+    theta = target.specification.hyperparameters.start()
+    limit = dataclasses.replace(target, tolerance=1e-11).solution(theta, batch)
+    iterations = []
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        found = dataclasses.replace(target, tolerance=tolerance).solution(theta, batch)
+        off = np.max(np.abs(found.mean - limit.mean) / np.sqrt(limit.variance))
+        off = max(off, np.max(np.abs(found.variance / limit.variance - 1.0)))
+        # a ratio of two steps is an estimate: it may still be off by a factor
+        assert off < 2.0 * float(found.to_go) <= 2.0 * tolerance
+        iterations.append(int(found.num_iterations))
+    assert iterations[0] < iterations[1] < iterations[2] < int(limit.num_iterations)
+
+
+def test_an_iteration_that_goes_round_in_circles_says_so() -> None:
+    kernel = kernels.SquaredExponential(fixed(400.0), fixed(0.3))
+    model = model_of("Bernoulli", "vi", kernel=kernel)
+    assert isinstance(model.target, Collapsed)
+    solved = [
+        dataclasses.replace(model.target, tolerance=tolerance)
+        .solution({}, batch_of(model))
+        for tolerance in (TOLERANCE, 1e-9)
+    ]  # fmt: skip
+    off = np.abs(solved[0].mean - solved[1].mean) / np.sqrt(solved[1].variance)
+    assert np.max(off) < 2.0 * float(solved[0].to_go) + 2.0 * float(solved[1].to_go)

@@ -1,5 +1,7 @@
 """Threads give what one program gives, and errors come out."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,24 +55,52 @@ HALF = Tempering(np.asarray(0.5), no_walls(5))
 HALF.walls[0] = [1.0, 0.0, 0.0, 0.0, 0.0, 1.5]  # inside is where z_0 <= 1.5
 
 
+def walled(density: Any) -> Tempered:
+    return Tempered(density, HALF)
+
+
+def as_it_is(density: Any) -> Any:
+    return density
+
+
+class StepByStep:
+    """A density on threads without its trajectories."""
+
+    compiled = False
+
+    def __init__(self, density: Any) -> None:
+        self._density = density
+        if hasattr(density, "values"):
+            self.values = density.values
+
+    def __call__(self, positions: Any) -> Any:
+        return self._density(positions)
+
+
+@pytest.mark.parametrize("wrapped", [walled, as_it_is])
+@pytest.mark.parametrize("on_threads", [OnThreads, Rough])
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_whole_trajectories_are_those_of_single_steps(num_threads: int) -> None:
+def test_whole_trajectories_are_those_of_single_steps(
+    num_threads: int, on_threads: Any, wrapped: Any
+) -> None:
     def nan_beyond_2(z: jax.Array, data: jax.Array) -> jax.Array:
         return jnp.where(z[1] < 2.0, log_density(z, data), jnp.nan)
 
-    data, J = jnp.arange(5.0), 12
-    threaded = Tempered(OnThreads(nan_beyond_2, data, J, num_threads), HALF)
-    whole = Tempered(OfOne(nan_beyond_2, data), HALF)
+    J = 12
+    threaded = on_threads(nan_beyond_2, jnp.arange(5.0), J, num_threads)
     start = np.random.default_rng(0).normal(size=(J, 5))
     start[:, 0] = np.minimum(start[:, 0], 1.4)
     found = []
-    for density in (threaded, whole):
-        about = {"compiled": density.compiled}
-        state = moves.init(density, start, **about)
-        state, info, draws = moves.run(density, state, 6, 0, adapting=True, **about)
-        more = moves.run(density, moves.freeze(state), 6, 0, adapting=False, **about)
+    for density in (wrapped(threaded), wrapped(StepByStep(threaded))):
+        state = moves.init(density, start, compiled=False)
+        state, info, draws = moves.run(
+            density, state, 6, 0, adapting=True, compiled=False
+        )
+        more = moves.run(
+            density, moves.freeze(state), 6, 0, adapting=False, compiled=False
+        )
         found.append((draws, info, *more))
-    assert np.sum(found[0][1].num_failed) > 0  # beyond the wall, or where it is NaN
+    assert np.sum(found[0][1].num_failed) > 0  # where it is NaN, at least
     assert np.any(found[0][4] != found[0][0][-1])
     jax.tree.map(
         lambda one, other: np.testing.assert_allclose(
@@ -78,6 +108,14 @@ def test_whole_trajectories_are_those_of_single_steps(num_threads: int) -> None:
         ),
         *found,
     )
+
+
+def test_trajectories_end_at_walls() -> None:
+    density = walled(OnThreads(log_density, jnp.full(5, 9.0), 12, 2))
+    state = moves.init(density, np.zeros((12, 5)), compiled=False)
+    state, info, draws = moves.run(density, state, 20, 0, adapting=True, compiled=False)
+    assert np.sum(info.num_failed) > 0
+    assert np.max(draws[..., 0]) <= 1.5 < 4.0 < np.max(draws[..., 1])
 
 
 def test_an_error_on_a_thread_is_raised() -> None:

@@ -37,6 +37,9 @@ class Density(Protocol):
 
     def __call__(self, positions: Any) -> tuple[Any, Any]: ...
 
+    # Two more, where it has them: `values` of positions, exact where those of a call are
+    # rough, and `fly`, whole trajectories at a time (see `OnThreads`).
+
 
 class OfOne(eqx.Module):
     """The density of many positions, from a log density of one and its data."""
@@ -75,8 +78,9 @@ class EachOnThreads:
         data: a pytree of arrays.
         num_items: how many there will be at a time, most often.
         num_threads: 1 where the work is little.
-        made: log density and data to a function of one item and what all share. It must
-            be known by its name, or equal to itself: programs are told apart by it.
+        made: log density and data to a function of one item and what all share. Programs
+            are told apart by it, so it must be equal if it is made again: a function of a
+            module, or a NamedTuple.
 
     Example:
         >>> import numpy as np
@@ -106,7 +110,10 @@ class EachOnThreads:
         self._num_threads = num_threads
 
     def __call__(self, each: Any, shared: Any = ()) -> Any:
-        """The results for every item: NumPy arrays, as the leaves of `each`."""
+        """What the function returns, with an axis of items first, as NumPy arrays.
+
+        `each` is a pytree of arrays with such an axis; so may `shared` be, without it.
+        """
         leaves, structure = jax.tree.flatten(each)
         num = len(leaves[0])
         folded = [self._folded(np.asarray(leaf)) for leaf in leaves]
@@ -243,13 +250,19 @@ class OnThreads:
         return self._each((flight, no), shared)[1]
 
     def fly(
-        self, flight: Flight, steps: Any, factor: Any, num: Any, tempering: Tempering
+        self,
+        flight: Flight,
+        steps: Any,
+        factor: Any,
+        num: Any,
+        tempering: Tempering | None = None,
     ) -> Flight:
         """`num` leapfrog steps of every particle, each with a length of its own.
 
         Particles do not know of each other on their way, so a core makes whole
         trajectories of its piece in one call.
         """
+        tempering = tempering or untempered(len(factor))
         shared = (np.asarray(factor), np.asarray(num), tempering)
         return self._each((flight, np.asarray(steps)), shared)[0]
 

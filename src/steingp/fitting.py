@@ -537,8 +537,8 @@ class Fit:
         with self.blas():
             return corrected.evaluate(density, positions, len(self.state.particles))
 
-    def inner_change(self, positions: np.ndarray) -> np.ndarray:
-        """How far the last iteration moved q(f) at each position, in sds of f."""
+    def inner_distance(self, positions: np.ndarray) -> np.ndarray:
+        """How far the inner iteration left q(f) from its limit at each position, in sds."""
         with self.blas():
             return np.array(
                 [

@@ -64,10 +64,10 @@ def _constrain_compiled(density: Flat, positions: Array) -> Particle:
 @float64
 @eqx.filter_jit
 def solve_inner(density: Flat, position: Array, data: Batch) -> tuple[Sites, Array]:
-    """The sites of q(f | theta) at one position, and how far the last iteration went."""
+    """The sites of q(f | theta) at one position, and how far they are from their limit."""
     assert isinstance(density.target, Collapsed)
     found = density.target.solution(density.constrain(position), data)
-    return found.sites, found.change
+    return found.sites, found.to_go
 
 
 @float64

@@ -294,7 +294,7 @@ def solve_and_invert(
         return Solved(jnp.diagonal(L), inverse, white, pull)
     diagonal, W = _in_blocks_with_retries(K, jitter)
     white = W @ residual
-    return Solved(diagonal, square_of_lower(W), white, W.T @ white)
+    return Solved(diagonal, _square_of_lower(W), white, W.T @ white)
 
 
 def _in_blocks(K: Array) -> tuple[Array, Array]:
@@ -405,21 +405,16 @@ def _inverse_by_solves(L: Array, leaf: int) -> Array:
     return jnp.block([[P_A - T @ below, below.T], [below, P_C]])
 
 
-def square_of_lower(W: Float[Array, "N N"]) -> Float[Array, "N N"]:
+def _square_of_lower(W: Array) -> Array:
     """W' W for a lower triangular W: half of the products that it would take."""
-    leaf = _CPU_LEAF if jax.default_backend() == "cpu" else 4 * _GPU_LEAF
-    return _square_of_lower(W, leaf)
-
-
-def _square_of_lower(W: Array, leaf: int) -> Array:
     size = W.shape[-1]
-    if size <= leaf:
+    if size <= 4 * _GPU_LEAF:
         return W.T @ W
     half = size // 2
     A, B, C = W[:half, :half], W[half:, :half], W[half:, half:]
     below = C.T @ B
-    above = _square_of_lower(A, leaf) + B.T @ B
-    return jnp.block([[above, below.T], [below, _square_of_lower(C, leaf)]])
+    above = _square_of_lower(A) + B.T @ B
+    return jnp.block([[above, below.T], [below, _square_of_lower(C)]])
 
 
 def gaussian_log_density(

@@ -286,10 +286,10 @@ def _of_approximation(run: Fit, report: FitReport) -> list[verdicts.Check]:
         return []
     draws = run.state.draws.reshape(-1, run.state.draws.shape[-1])
     some = draws[np.linspace(0, len(draws) - 1, _SOLVED).astype(int)]
-    changes = run.inner_change(some)
+    to_go = run.inner_distance(some)
     reason = "inducing points: what the bound leaves open is not known"
     return [
-        verdicts.solver_converged(changes, target.tolerance),
+        verdicts.solver_converged(to_go, target.tolerance),
         verdicts.weights_good(report.pareto_k, report.weighted, reason),
     ]
 

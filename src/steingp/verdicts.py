@@ -154,9 +154,9 @@ def weights_stable(k: float) -> Check:
     return Check("new rows", bool(k <= LARGEST_K), finding, "Fit again to all rows.")
 
 
-def solver_converged(changes: Float[np.ndarray, " S"], tolerance: float) -> Check:
+def solver_converged(to_go: Float[np.ndarray, " S"], tolerance: float) -> Check:
     """Did the inner iteration that approximates f's integral come to an end?"""
-    share = float(np.mean(~(changes <= tolerance)))
+    share = float(np.mean(~(to_go <= tolerance)))
     finding = f"unconverged at {100 * share:.0f} % of draws, bound 5 %"
     remedy = f"The inner iteration for q(f) needs longer. {_PRIORS}"
     return Check("inner solver", share <= 0.05, finding, remedy)

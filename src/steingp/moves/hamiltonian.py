@@ -105,7 +105,8 @@ def sweep(
     Args:
         value_and_score: positions (J, d) to log densities (J,) and scores (J, d). If it
             has a method `values` of positions, those decide on acceptance, and what a
-            call gives may be rough, as long as it depends on positions alone.
+            call gives may be rough, as long as it depends on positions alone. If it has
+            a method `fly` and is not compiled, that makes whole trajectories.
         state: from `init` or an earlier sweep.
         keys: one per particle: permuted with the particles, they permute the result.
         adapting: whether the step is adapted afterwards, to an acceptance of 0.8. If
@@ -261,7 +262,8 @@ def _depart(
     """Every particle's step, and where it leads."""
     log_step = trip.log_step
     step = jnp.where(trip.searching, jnp.exp(log_step), _step(log_step)) * jitter
-    return step, _each(depart)(trip.flight, start, step, factor)
+    each = jax.vmap(depart, (0, 0, 0, None))
+    return step, each(trip.flight, start, step, factor)
 
 
 @jax.jit
@@ -275,23 +277,14 @@ def _arrive(
 ) -> _Trip:
     """The end of a leapfrog step, and what it means for the trip."""
     values, scores = (jnp.asarray(part, float) for part in scored)
-    flight = _each(arrive)(halfway, (values, scores), start, step, factor)
+    each = jax.vmap(arrive, (0, 0, 0, 0, None))
+    flight = each(halfway, (values, scores), start, step, factor)
     trip = trip._replace(num_gradients=trip.num_gradients + 1)
     searched = _search(trip, start, _mean(_acceptance(start, flight)))
     flown = trip._replace(flight=flight, num_done=trip.num_done + 1)
     trip = _choose(trip.searching, searched, flown)
     going = trip.searching | (trip.num_done < _num_leapfrogs(trip.log_step))
     return trip._replace(going=going)
-
-
-def _each(function: Callable[..., Flight]) -> Callable[..., Flight]:
-    """Of every particle: all arguments have an axis of them but the last, the factor."""
-
-    def of_all(*arguments: Any) -> Flight:
-        *own, factor = arguments
-        return jax.vmap(lambda *own: function(*own, factor))(*own)
-
-    return of_all
 
 
 def _acceptance(start: Flight, end: Flight) -> Float[Array, " J"]:

@@ -47,13 +47,18 @@ from steingp.priors import Particle
 from steingp.targets.base import Conditional, Model, Specification, Target
 
 TOLERANCE = 1e-4
-"""The iteration ends when no row's q moves by more than this many of its own sd.
+"""The iteration ends when no row's q is further than this from its limit, in own sds, by
+how fast its last steps became shorter.
 
 The evidence of EP and VI is stationary there, so its error is of the order of the
 square, and a leapfrog step that sees a score with an error of 1e-4 is as reversible as
 any: the score depends on theta alone."""
 
 MOST_ITERATIONS = 100
+
+_FASTEST, _SLOWEST = 0.1, 0.9
+"""A step over the one before it: what is left to go is taken to be a geometric series of
+steps with that ratio, within these bounds."""
 
 _FAINT = 1e-6
 """A row's share 1 - diag(B^-1) of its site in q, below which its digits are too few."""
@@ -73,8 +78,9 @@ class Solution(NamedTuple):
     mean: Float[Array, " N"]
     variance: Float[Array, " N"]
     num_iterations: Array
-    change: Array
-    """How far the last iteration moved q, in sds; above the tolerance: not converged."""
+    to_go: Array
+    """How far q is from its limit, in sds, by how fast its last steps became shorter;
+    above the tolerance: not converged."""
 
 
 # --- the two priors of g ----------------------------------------------------------------
@@ -139,6 +145,7 @@ def _log_integral_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     # d/dK = 1/2 (b b' - S B^-1 S) with b = nu - S B^-1 S K nu, the sites standing still
     K, tau, nu = primals
     root, K_nu = jnp.sqrt(tau), K @ nu
+    # B >= I: no jitter is needed, and no retry comes but where there is NaN already
     found = solve_and_invert(_scaled(K, root), root * K_nu, 0.0)
     b = nu - root * found.pull
     half_log_det = jnp.sum(jnp.log(found.diagonal))
@@ -291,6 +298,8 @@ RULES: dict[str, Rule] = {"ep": _EP(), "vi": _VI(), "laplace": _Laplace()}
 
 class _Progress(NamedTuple):
     solution: Solution
+    step: Array
+    """How far the last iteration moved q, in sds; infinite if it was damped."""
     objective: Array
     damping: Array
 
@@ -321,7 +330,7 @@ def solve(
 
     def unfinished(progress: _Progress) -> Array:
         last = progress.solution
-        return (last.change > tolerance) & (last.num_iterations < MOST_ITERATIONS)
+        return (last.to_go > tolerance) & (last.num_iterations < MOST_ITERATIONS)
 
     def iterate(progress: _Progress) -> _Progress:
         old, damping = progress.solution, progress.damping
@@ -331,22 +340,29 @@ def solve(
         slack = 1e-9 * (1.0 + jnp.abs(progress.objective))
         better = (objective > progress.objective - slack) & jnp.all(variance > 0.0)
         better = better & jnp.isfinite(objective)
-        change = jnp.maximum(
+        moved = jnp.maximum(
             jnp.max(jnp.abs(mean - old.mean) / jnp.sqrt(old.variance)),
             jnp.max(jnp.abs(variance / old.variance - 1.0)),
         )
-        new = Solution(sites, mean, variance, old.num_iterations + 1, change / damping)
+        # of a step that was damped, or follows one, nothing can be told but its length
+        ratio = jnp.clip(moved / progress.step, _FASTEST, _SLOWEST)
+        told = (damping == 1.0) & jnp.isfinite(progress.step)
+        to_go = jnp.where(told, moved * ratio / (1.0 - ratio), moved / damping)
+        step = jnp.where(damping == 1.0, moved, jnp.inf)
+        new = Solution(sites, mean, variance, old.num_iterations + 1, to_go)
         kept = old._replace(num_iterations=old.num_iterations + 1)
-        solution = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, kept)
-        return _Progress(
-            solution,
-            jnp.where(better, objective, progress.objective),
-            jnp.where(better, jnp.minimum(1.0, 2.0 * damping), 0.5 * damping),
+        solution, step, objective = jax.tree.map(
+            lambda a, b: jnp.where(better, a, b),
+            (new, step, objective),
+            (kept, progress.step, progress.objective),
         )
+        damping = jnp.where(better, jnp.minimum(1.0, 2.0 * damping), 0.5 * damping)
+        return _Progress(solution, step, objective, damping)
 
     mean, variance, objective = evaluate(start)
-    first = Solution(start, mean, variance, jnp.array(0), jnp.array(jnp.inf))
-    progress = _Progress(first, objective, jnp.array(1.0))
+    far = jnp.array(jnp.inf)
+    first = Solution(start, mean, variance, jnp.array(0), far)
+    progress = _Progress(first, far, objective, jnp.array(1.0))
     return jax.lax.while_loop(unfinished, iterate, progress).solution
 
 
