@@ -51,14 +51,16 @@ def test_the_page_has_tables_flaws_and_what_was_left_out(tmp_path: Path) -> None
 def test_priors_and_the_mode_stand_beside_the_studies(tmp_path: Path) -> None:
     text = "".join(
         json.dumps({"set": "gas", "split": split, "prior": prior, "how": "mode",
-                    "log_density": value + split}) + "\n"
+                    "log_density": value + split, "log_density99": 2.0}) + "\n"
         for split in (0, 1)
         for prior, value in (("the paper's", -1.0), ("by inputs", -0.5))
     )  # fmt: skip
     (tmp_path / "priors.jsonl").write_text(text)
     lines = list(results_page.read_lines(tmp_path / "priors.jsonl"))
     table = results_page.priors(lines)
-    assert "gas                mode       2      -0.500       0.000" in table
+    assert (
+        "gas                mode       2      -0.500       0.000       2.000" in table
+    )
     assert results_page.priors(lines[:1]) == ""  # nothing to stand beside
     found = {"set": "uk", "split": "midlands", "rmse": 1.9, "log_density": -2.6,
              "hyperparameters": {"a.lengthscales": [4.5, 2.3], "b.lengthscales": [180.0],

@@ -144,7 +144,8 @@ def _fit(data: Split, labels: bool, method: str, seed: int, quick: bool) -> Post
 
 def score(prediction: Prediction, y: np.ndarray, labels: bool) -> dict[str, float]:
     """Test scores, in standardised units."""
-    scores = {"log_density": float(prediction.log_prob(y).mean())}
+    each = np.sort(prediction.log_prob(y))
+    scores = {"log_density": float(each.mean())}
     if labels:
         probability = prediction.mean
         return scores | {
@@ -152,6 +153,9 @@ def score(prediction: Prediction, y: np.ndarray, labels: bool) -> dict[str, floa
             "ece": metrics.expected_calibration_error(y, probability),
             "base_rate_log_density": _base_rate(y),
         }
+    scores["log_density99"] = float(
+        each[-(-len(each) // 100) :].mean()
+    )  # less the worst
     scores["rmse"] = metrics.rmse(y, prediction.mean)
     scores["crps"] = _crps(prediction, y)
     place = np.abs(
