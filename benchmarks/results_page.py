@@ -101,8 +101,8 @@ SteinGP2, the mean over sets: {relative} (the paper: {paper_relative}). Most fit
 shared it, and took several times as long as alone (speed.md has times of fits alone); those
 of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
 winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
-themselves, but for HMC on blood; SteinGP's there are of a version that was slower on one
-core than today's, and so are the default's of labels.
+themselves, unless a `note` in their line says otherwise; SteinGP's there are of a version
+that was slower on one core than today's, and so are most of the default's of labels.
 
 ```
 {runtimes}
