@@ -278,15 +278,20 @@ class _Flying(NamedTuple):
         def fly(item: tuple[Flight, Array], shared: tuple) -> tuple[Flight, Any]:
             (start, step), (factor, num, tempering) = item, shared
 
-            def onward(_: Array, carry: tuple[Flight, Any]) -> tuple[Flight, Any]:
-                halfway = depart(carry[0], start, step, factor)
+            def going(carry: tuple[Array, Flight, Any]) -> Array:
+                return (carry[0] < num) & carry[
+                    1
+                ].alive  # a dead one waits at its start
+
+            def onward(carry: tuple[Array, Flight, Any]) -> tuple[Array, Flight, Any]:
+                halfway = depart(carry[1], start, step, factor)
                 value, slope = score(halfway.position)
                 scored = tempering.of(value, slope, halfway.position)
-                return arrive(halfway, scored, start, step, factor), (value, slope)
+                arrived = arrive(halfway, scored, start, step, factor)
+                return carry[0] + 1, arrived, (value, slope)
 
-            return jax.lax.fori_loop(
-                0, num, onward, (start, (start.value, start.score))
-            )
+            begun = (jnp.asarray(0), start, (start.value, start.score))
+            return jax.lax.while_loop(going, onward, begun)[1:]
 
         return fly
 

@@ -153,9 +153,8 @@ def score(prediction: Prediction, y: np.ndarray, labels: bool) -> dict[str, floa
             "ece": metrics.expected_calibration_error(y, probability),
             "base_rate_log_density": _base_rate(y),
         }
-    scores["log_density99"] = float(
-        each[-(-len(each) // 100) :].mean()
-    )  # less the worst
+    worst = -(-len(each) // 100)
+    scores["log_density99"] = float(each[worst:].mean())
     scores["rmse"] = metrics.rmse(y, prediction.mean)
     scores["crps"] = _crps(prediction, y)
     place = np.abs(
