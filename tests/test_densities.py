@@ -9,7 +9,15 @@ import pytest
 
 from steingp import densities, moves
 from steingp.densities import OfOne, OnThreads, Rough, for_each
-from steingp.flights import Tempering, no_walls
+from steingp.flights import (
+    Course,
+    Departure,
+    Tempering,
+    no_walls,
+    num_coordinates,
+    pack,
+    unpack,
+)
 from steingp.tempering import Tempered
 
 
@@ -164,3 +172,44 @@ def test_where_single_precision_fails_double_is_taken() -> None:
     values, scores = Rough(beyond_single, smallest, 2, 1)(z)
     np.testing.assert_allclose(values, np.log(z[:, 0] ** 2) - 60 * np.log(10.0))
     np.testing.assert_allclose(scores, 2.0 / z)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("score", [densities.exactly, densities.roughly])
+def test_sweeps_in_one_call_are_those_one_by_one(score: Any, together: bool) -> None:
+    density = walled(
+        OnThreads(log_density, jnp.arange(5.0), 12, 2, score, together=together)
+    )
+    start = np.minimum(np.random.default_rng(0).normal(size=(12, 5)), 1.4)
+    state = moves.init(density, start, step=0.4, compiled=False)
+    keys = moves.sweep_keys(3, state, 4)
+    whole, swept = moves.sweeps(density, state, keys, adapting=False)
+    each = []
+    for key in keys:
+        state, info = moves.sweep(density, state, key, adapting=False, compiled=False)
+        each.append((info, state.positions, state.values))
+    jax.tree.map(np.testing.assert_array_equal, whole, state)
+    one_by_one = jax.tree.map(lambda *parts: np.stack(parts), *each)
+    jax.tree.map(np.testing.assert_array_equal, tuple(swept), one_by_one)
+    assert 0.0 < np.mean(np.diff(swept.positions[:, :, 0], axis=0) == 0.0) < 1.0
+
+
+def test_together_gives_what_one_after_the_other_gives() -> None:
+    z = np.random.default_rng(0).normal(size=(9, 3))
+    found = [
+        OnThreads(log_density, jnp.arange(3.0), 9, 2, together=which)(z)
+        for which in (False, True)
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-13)
+
+
+@pytest.mark.parametrize("d", [1, 3, 10])
+def test_what_is_packed_comes_out_again(d: int) -> None:
+    rng = np.random.default_rng(0)
+    given = Departure(*(rng.normal(size=(4, *s)) for s in Departure.shapes(d)))
+    rows = pack(given, 4)
+    assert num_coordinates(rows) == d
+    jax.tree.map(np.testing.assert_array_equal, unpack(Departure, rows, d), given)
+    course = Course(*(rng.normal(size=shape) for shape in Course.shapes(d)))
+    jax.tree.map(np.testing.assert_array_equal, unpack(Course, pack(course), d), course)

@@ -216,7 +216,7 @@ def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
     )
     grid = references.grid_posterior(problem, num=60)
     num_walled = 0
-    for seed in (0, 5, 7):
+    for seed in (2, 6, 12):
         run = Fit(problem.model("auto"), effective_size=400, seed=seed)
         run.run(progress=False)
         posterior = run.posterior()

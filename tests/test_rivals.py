@@ -2,6 +2,7 @@
 
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -9,7 +10,8 @@ from scipy.stats import multivariate_normal
 
 import steingp as sg
 from steingp import baselines
-from steingp.targets.variational import Q_MEAN, Q_ROOT
+from steingp.data import Batch
+from steingp.targets.variational import Q_MEAN, Q_ROOT, Natural, Variational
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,31 @@ def classes(rows: tuple, labels: np.ndarray, **options: object) -> sg.SteinGP:
         (rows[0], labels), sg.kernels.SquaredExponential(), sg.likelihoods.Bernoulli(),
         **options,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("gaussian", [True, False])
+def test_a_natural_step_with_the_bound_after_it_is_one_after_the_other(
+    rows: tuple[np.ndarray, np.ndarray], labels: np.ndarray, gaussian: bool
+) -> None:
+    options = {"inducing": rows[0][::6], "batch_size": 10}
+    model = (
+        regression(rows, **options) if gaussian else classes(rows, labels, **options)
+    )
+    target, data = model.target, Batch(*map(jnp.asarray, model.data))
+    assert isinstance(target, Variational)
+    theta = target.specification.hyperparameters.start()
+    q = Natural.of_prior(5)
+    for rate in (0.5, 0.1):  # the second from a q that is not the prior
+        _, asked = target.bound(theta, q, data)
+        new = Natural(
+            *(old + rate * (to - old) for old, to in zip(q, asked, strict=True))
+        )
+        value, _ = target.bound(theta, new, data)
+        ours, stepped = target.stepped(theta, q, data, jnp.asarray(rate))
+        np.testing.assert_allclose(ours, value, rtol=1e-12)
+        for one, other in zip(stepped, new, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+        q = new
 
 
 # --- point estimates --------------------------------------------------------------------

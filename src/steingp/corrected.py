@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Int
 from steingp import moves, svgd
 from steingp.densities import Density
 from steingp.devices import on_all_devices
-from steingp.moves import MoveState, Swept
+from steingp.moves import MoveState
 from steingp.precision import float64, to_numpy
 from steingp.stein import RBF, phi
 from steingp.weights import Mixing, mixing
@@ -154,8 +154,7 @@ def advance(
             taken up again from a state goes on as if never stopped.
         wanted: the effective size at which collecting ends.
         num_sweeps: at once, 1 or `SWEEPS_PER_WINDOW`. The result is the same; fewer
-            calls are faster, shorter ones can be interrupted sooner. A density that is
-            not compiled makes one at a time.
+            calls are faster, shorter ones can be interrupted sooner.
     """
     if num_sweeps not in (1, SWEEPS_PER_WINDOW):
         raise ValueError(
@@ -319,7 +318,7 @@ def _copies(particles: MoveState, source: Int[np.ndarray, " J"]) -> MoveState:
 
 def _step(
     density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
-) -> tuple[Array, tuple[Array, Array], Any, Array]:
+) -> tuple[Any, tuple[Any, Any], Any, Any]:
     """An SVGD step by Adam, log densities and scores where it leads, and their mean.
 
     A particle without a finite score is carried by the others. Where none has any, as
@@ -328,8 +327,10 @@ def _step(
     if density.compiled:
         return _step_compiled(density, positions, scored, optimiser)
     positions, optimiser = _along_phi_compiled(positions, scored, optimiser)
-    values, scores = density(positions)
-    return positions, (values, scores), optimiser, _mean_of_healthy(values, scores)
+    values, scores = map(np.asarray, density(positions))
+    healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
+    mean = np.mean(values[healthy]) if healthy.any() else np.nan
+    return positions, (values, scores), optimiser, mean
 
 
 @eqx.filter_jit
@@ -360,12 +361,8 @@ def _scored(
     density: Density, positions: Array, optimiser: Any
 ) -> tuple[tuple[Array, Array], Any, Array]:
     values, scores = (jnp.asarray(part, float) for part in density(positions))
-    return (values, scores), optimiser, _mean_of_healthy(values, scores)
-
-
-@jax.jit
-def _mean_of_healthy(values: Any, scores: Any) -> Array:
-    return jnp.mean(values, where=_healthy(values, scores))
+    mean = jnp.mean(values, where=_healthy(values, scores))
+    return (values, scores), optimiser, mean
 
 
 @float64
@@ -377,6 +374,24 @@ def evaluate(
     As many at a time as move together, and of a density that is compiled by SVGD steps
     that stay where they are: what a run needs anyway is compiled once.
     """
+    if makes_sweeps(density):  # and is compiled for one number of positions already
+        values, scores = density(positions)
+    else:
+        values, scores = _evaluate_in_parts(density, positions, num_particles)
+    exact = getattr(density, "values", None)  # where those of a call are rough
+    if exact is not None:
+        values = exact(positions)
+    return np.asarray(values), np.asarray(scores)
+
+
+def makes_sweeps(density: Density) -> bool:
+    """Whether it makes whole sweeps by itself, as those on threads do."""
+    return getattr(density, "fly", None) is not None
+
+
+def _evaluate_in_parts(
+    density: Density, positions: np.ndarray, num_particles: int
+) -> tuple[np.ndarray, np.ndarray]:
     missing = -len(positions) % num_particles
     filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
     parts = filled.reshape(-1, num_particles, positions.shape[1])
@@ -390,9 +405,6 @@ def evaluate(
         ]
     )
     values, scores = (np.concatenate(part) for part in zip(*found, strict=True))
-    exact = getattr(density, "values", None)  # where those of a call are rough
-    if exact is not None:
-        values = np.asarray(exact(positions))
     return values[: len(positions)], scores[: len(positions)]
 
 
@@ -404,19 +416,10 @@ def _sweep(
     density: Density, state: State, seed: int, num_sweeps: int, adapting: bool
 ) -> State:
     assert state.moves is not None
-    if density.compiled:
-        keys = moves.sweep_keys(seed, state.moves, num_sweeps)
-        done = moves.jitted_sweeps(density, state.moves, keys, adapting=adapting)
-        new, swept = jax.device_get(done)
-    else:
-        keys = moves.sweep_keys(seed, state.moves, 1)[0]
-        done = moves.sweep(
-            density, state.moves, keys, adapting=adapting, compiled=False
-        )
-        new, info = to_numpy(done)
-        swept = jax.tree.map(
-            lambda part: part[None], Swept(info, new.positions, new.values)
-        )
+    # a density that is neither compiled nor makes sweeps itself can be stopped after each
+    several = density.compiled or (makes_sweeps(density) and not adapting)
+    keys = moves.sweep_keys(seed, state.moves, num_sweeps if several else 1)
+    new, swept = moves.sweeps(density, state.moves, keys, adapting=adapting)
     J = len(new.values)
     empty = np.zeros(0)
     trace = {

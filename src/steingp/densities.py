@@ -15,7 +15,21 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from steingp.devices import over_particles
-from steingp.flights import Flight, Tempering, arrive, depart, untempered
+from steingp.flights import (
+    SWEEPS_AT_ONCE,
+    Course,
+    Departure,
+    Flight,
+    Landing,
+    Tempering,
+    acceptance,
+    arrive,
+    depart,
+    num_coordinates,
+    pack,
+    unpack,
+    untempered,
+)
 from steingp.precision import float64
 
 _MOST_WRITTEN_OUT = 4
@@ -38,7 +52,7 @@ class Density(Protocol):
     def __call__(self, positions: Any) -> tuple[Any, Any]: ...
 
     # Two more, where it has them: `values` of positions, exact where those of a call are
-    # rough, and `fly`, whole trajectories at a time (see `OnThreads`).
+    # rough, and `fly`, whole sweeps at a time (see `OnThreads`).
 
 
 class OfOne(eqx.Module):
@@ -66,29 +80,34 @@ class OfOne(eqx.Module):
         return jax.lax.map(one, positions, batch_size=self.at_once)
 
 
+_NOTHING = np.zeros(0)
+
+
 class EachOnThreads:
-    """A function of each of many items on a CPU: a piece of them for each core.
+    """A function of each of many rows on a CPU: a piece of them for each core.
 
     A core is best used by one particle at a time, whose matrices stay in its cache, and
     cores by different particles: matrices are too small to be shared. One program is
-    compiled, for a piece, however many items there are.
+    compiled, for a piece, however many rows there are.
 
     Args:
         log_density: of one position and the data.
         data: a pytree of arrays.
-        num_items: how many there will be at a time, most often.
+        num_rows: how many there will be at a time, most often.
         num_threads: 1 where the work is little.
-        made: log density and data to a function of one item and what all share. Programs
-            are told apart by it, so it must be equal if it is made again: a function of a
-            module, or a NamedTuple.
+        made: log density and data to a function of one row, a vector, and what all share,
+            another. Programs are told apart by it, so it must be equal if it is made
+            again: a function of a module, or a NamedTuple.
+        together: whether a core works on all rows of its piece at once, which is better
+            where matrices are so small that each operation takes as long as none.
 
     Example:
         >>> import numpy as np
         >>> from steingp.densities import EachOnThreads
         >>> def scaled(log_density, data):
-        ...     return lambda z, factor: factor * log_density(z, data)
+        ...     return lambda z, factor: factor[0] * log_density(z, data)
         >>> each = EachOnThreads(lambda z, _: z @ z, None, 4, 2, scaled)
-        >>> each(np.eye(4), np.asarray(3.0)).tolist()
+        >>> each(np.eye(4), np.array([3.0])).tolist()
         [3.0, 3.0, 3.0, 3.0]
     """
 
@@ -96,42 +115,39 @@ class EachOnThreads:
         self,
         log_density: Any,
         data: Any,
-        num_items: int,
+        num_rows: int,
         num_threads: int,
         made: "Maker",
+        together: bool = False,
     ) -> None:
         arrays, rest = eqx.partition((log_density, data), eqx.is_array)
         # taken apart once: with priors in it that takes as long as a small matrix
         self._arrays, array_structure = jax.tree.flatten(arrays)
         leaves, structure = jax.tree.flatten(rest)
-        self._rest = _Rest(tuple(leaves), structure, array_structure, made)
+        self._rest = _Rest(tuple(leaves), structure, array_structure, made, together)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
-        self._piece = -(-num_items // num_threads)
+        self._piece = -(-num_rows // num_threads)
         self._num_threads = num_threads
 
-    def __call__(self, each: Any, shared: Any = ()) -> Any:
-        """What the function returns, with an axis of items first, as NumPy arrays.
-
-        `each` is a pytree of arrays with such an axis; so may `shared` be, without it.
-        """
-        leaves, structure = jax.tree.flatten(each)
-        num = len(leaves[0])
-        folded = [self._folded(np.asarray(leaf)) for leaf in leaves]
-        pieces = [structure.unflatten(parts) for parts in zip(*folded, strict=True)]
+    def __call__(
+        self, rows: Float[Any, "num k"], shared: Float[Any, " _"] = _NOTHING
+    ) -> np.ndarray:
+        """What the function returns of every row, as a NumPy array."""
+        rows = np.asarray(rows)
+        num, missing = len(rows), -len(rows) % self._piece
+        if missing:
+            rows = np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
+        pieces = [rows[i : i + self._piece] for i in range(0, len(rows), self._piece)]
         if self._num_threads == 1 or len(pieces) == 1:
             done = [self._of_piece(piece, shared) for piece in pieces]
         else:
             done = self._at_the_same_time(pieces, shared)
-        return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *done)
+        return np.concatenate(done)[:num]
 
-    def _folded(self, leaf: np.ndarray) -> np.ndarray:
-        missing = -len(leaf) % self._piece
-        filled = np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
-        return filled.reshape(-1, self._piece, *leaf.shape[1:])
-
-    def _at_the_same_time(self, pieces: list[Any], shared: Any) -> list[Any]:
-        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves((pieces[0], shared)))
-        program = (self._program, shapes)
+    def _at_the_same_time(
+        self, pieces: list[np.ndarray], shared: np.ndarray
+    ) -> list[np.ndarray]:
+        program = (self._program, pieces[0].shape, shared.shape)
         done, rest = [], pieces
         if program not in _known:  # compiled once, not by every thread
             done, rest = [self._of_piece(pieces[0], shared)], pieces[1:]
@@ -140,9 +156,8 @@ class EachOnThreads:
         return [*done, *_threads(self._num_threads).map(of_piece, rest)]
 
     @float64
-    def _of_piece(self, piece: Any, shared: Any) -> Any:
-        done = _each_compiled(self._rest, self._arrays, piece, shared)
-        return jax.tree.map(np.asarray, done)
+    def _of_piece(self, piece: np.ndarray, shared: np.ndarray) -> np.ndarray:
+        return np.asarray(_each_compiled(self._rest, self._arrays, piece, shared))
 
 
 class _Rest(NamedTuple):
@@ -153,6 +168,7 @@ class _Rest(NamedTuple):
     array_structure: Any
     """Of the arrays."""
     made: "Maker"
+    together: bool
 
 
 _known: set = set()
@@ -164,17 +180,21 @@ _known: set = set()
     static_argnums=0,
     compiler_options={"xla_cpu_multi_thread_eigen": False},
 )
-def _each_compiled(rest: _Rest, arrays: list[Array], each: Any, shared: Any) -> Any:
+def _each_compiled(
+    rest: _Rest, arrays: list[Array], rows: Array, shared: Array
+) -> Array:
     log_density, data = eqx.combine(
         jax.tree.unflatten(rest.array_structure, arrays),
         jax.tree.unflatten(rest.structure, rest.leaves),
     )
     function = rest.made(log_density, data)
-    return jax.lax.map(lambda item: function(item, shared), each)
+    if rest.together:
+        return jax.vmap(lambda row: function(row, shared))(rows)
+    return jax.lax.map(lambda row: function(row, shared), rows)
 
 
-Maker = Callable[[Any, Any], Callable[[Any, Any], Any]]
-"""Log density and data to a function of one item and what all items share."""
+Maker = Callable[[Any, Any], Callable[[Array, Array], Array]]
+"""Log density and data to a function of one row and what all rows share."""
 Scorer = Callable[[Any, Any], Callable[[Array], tuple[Array, Array]]]
 """Log density and data to a function from a position to its value and score."""
 
@@ -207,8 +227,8 @@ def _in_single_precision(tree: Any) -> Any:
 class OnThreads:
     """The density of many positions on a CPU, a piece of them for each core.
 
-    Whatever calls it, one program is compiled, which makes leapfrog steps: a score is
-    what a step of length 0 leads to.
+    Whatever calls it, one program is compiled, which makes sweeps: a score is what a
+    leapfrog step of length 0 leads to.
 
     Args:
         log_density: of one position and the data.
@@ -216,6 +236,7 @@ class OnThreads:
         num_positions: how many there will be at a time, most often.
         num_threads: 1 where the work is little.
         score: `exactly`, or `roughly`.
+        together: as in `EachOnThreads`.
 
     Example:
         >>> import numpy as np
@@ -236,62 +257,140 @@ class OnThreads:
         num_positions: int,
         num_threads: int,
         score: Scorer = exactly,
+        together: bool = False,
     ) -> None:
         self._each = EachOnThreads(
-            log_density, data, num_positions, num_threads, _Flying(score)
+            log_density, data, num_positions, num_threads, _Flying(score), together
         )
 
     def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
-        z = np.asarray(positions, float)
-        num, d = z.shape
-        none, no = np.zeros((num, d)), np.zeros(num)
-        flight = Flight(z, none, no, none, np.ones(num, bool))
-        shared = (np.zeros((d, d)), np.asarray(1), untempered(d))
-        return self._each((flight, no), shared)[1]
+        scored = self._at_rest(np.asarray(positions, float), num_leapfrogs=1)
+        return scored[:, 0], scored[:, 1:]
+
+    def _at_rest(
+        self, z: Float[np.ndarray, "J d"], num_leapfrogs: int, exact: bool = False
+    ) -> np.ndarray:
+        """What the density gives where particles are."""
+        (num, d), S = z.shape, SWEEPS_AT_ONCE
+        none, no = np.zeros((num, S, d)), np.zeros((num, S))
+        still = Departure(z, no[:, 0], none[:, 0], none, no, no)
+        course = Course(1, num_leapfrogs, exact, np.zeros((d, d)), *untempered(d))
+        return unpack(Landing, self._each(pack(still, num), pack(course)), d).scored
 
     def fly(
         self,
         flight: Flight,
-        steps: Any,
-        factor: Any,
-        num: Any,
+        momenta: Float[np.ndarray, "sweeps J d"],
+        steps: Float[np.ndarray, "sweeps J"],
+        log_uniform: Float[np.ndarray, "sweeps J"],
+        factor: Float[np.ndarray, "d d"],
+        num_leapfrogs: int,
         tempering: Tempering | None = None,
-    ) -> Flight:
-        """`num` leapfrog steps of every particle, each with a length of its own.
+        exact: bool = False,
+    ) -> Landing:
+        """Sweeps of every particle, of equally many leapfrog steps; at most 5.
 
-        Particles do not know of each other on their way, so a core makes whole
-        trajectories of its piece in one call.
+        Particles do not know of each other on their way, so a core makes all sweeps of
+        its piece in one call.
         """
-        tempering = tempering or untempered(len(factor))
-        shared = (np.asarray(factor), np.asarray(num), tempering)
-        return self._each((flight, np.asarray(steps)), shared)[0]
+        num_sweeps, num, d = np.shape(momenta)
+        assert num_sweeps <= SWEEPS_AT_ONCE
+
+        def each(part: np.ndarray) -> np.ndarray:  # particles first, all sweeps there
+            filled = np.zeros((num, SWEEPS_AT_ONCE, *part.shape[2:]))
+            filled[:, :num_sweeps] = np.swapaxes(part, 0, 1)
+            return filled
+
+        departure = Departure(
+            flight.position, flight.value, flight.score,
+            each(momenta), each(steps), each(log_uniform),
+        )  # fmt: skip
+        course = Course(
+            num_sweeps, num_leapfrogs, exact, factor, *(tempering or untempered(d))
+        )
+        landed = unpack(Landing, self._each(pack(departure, num), pack(course)), d)
+        # contiguous, since sums depend on how numbers lie in memory
+        of_sweeps = (
+            np.ascontiguousarray(np.swapaxes(part[:, :num_sweeps], 0, 1))
+            for part in landed[:5]
+        )
+        return Landing._make((*of_sweeps, *landed[5:]))
 
 
 class _Flying(NamedTuple):
-    """Makes leapfrog steps of a particle: where they end, and what was scored last."""
+    """Makes sweeps of a particle, from a packed `Departure` to a packed `Landing`."""
 
     score: Scorer
 
-    def __call__(self, log_density: Any, data: Any) -> Callable[[Any, Any], Any]:
+    def __call__(self, log_density: Any, data: Any) -> Callable[[Array, Array], Array]:
         score = self.score(log_density, data)
 
-        def fly(item: tuple[Flight, Array], shared: tuple) -> tuple[Flight, Any]:
-            (start, step), (factor, num, tempering) = item, shared
+        def leapfrogs(
+            start: Flight, step: Array, course: Course, scored: tuple[Array, Array]
+        ) -> tuple[Flight, tuple[Array, Array]]:
+            """Where they end, and what was scored last."""
+            tempering = Tempering(course.beta, course.walls)
 
             def going(carry: tuple[Array, Flight, Any]) -> Array:
-                return (carry[0] < num) & carry[
-                    1
-                ].alive  # a dead one waits at its start
+                done, flight, _ = carry  # one that is dead waits at its start
+                return (done < course.num_leapfrogs) & flight.alive
 
             def onward(carry: tuple[Array, Flight, Any]) -> tuple[Array, Flight, Any]:
-                halfway = depart(carry[1], start, step, factor)
+                done, flight, _ = carry
+                halfway = depart(flight, start, step, course.factor)
                 value, slope = score(halfway.position)
-                scored = tempering.of(value, slope, halfway.position)
-                arrived = arrive(halfway, scored, start, step, factor)
-                return carry[0] + 1, arrived, (value, slope)
+                seen = tempering.of(value, slope, halfway.position)
+                arrived = arrive(halfway, seen, start, step, course.factor)
+                return done + 1, arrived, (value, slope)
 
-            begun = (jnp.asarray(0), start, (start.value, start.score))
-            return jax.lax.while_loop(going, onward, begun)[1:]
+            _, end, scored = jax.lax.while_loop(
+                going, onward, (jnp.asarray(0), start, scored)
+            )
+            if self.score is exactly:
+                return end, scored
+            value = jax.lax.cond(
+                course.exact > 0.0,
+                lambda z: log_density(z, data),
+                lambda _: scored[0],
+                end.position,
+            )
+            true, _ = tempering.of(value, scored[1], end.position)
+            true = jnp.where(course.exact > 0.0, true, end.value)
+            return end._replace(value=true), (value, scored[1])
+
+        def fly(row: Array, shared: Array) -> Array:
+            d = num_coordinates(row)
+            departure, course = unpack(Departure, row, d), unpack(Course, shared, d)
+
+            def sweep(i: Array, carry: tuple[Flight, Any, Landing]) -> tuple:
+                here, scored, landing = carry
+                start = here._replace(momentum=departure.momenta[i])
+                end, scored = leapfrogs(start, departure.steps[i], course, scored)
+                probability = acceptance(start, end)
+                taken = departure.log_uniform[i] < jnp.log(probability)
+                new = [jnp.where(taken, *both) for both in zip(end, start, strict=True)]
+                here = Flight(*new)._replace(alive=start.alive)
+                landing = landing._replace(
+                    positions=landing.positions.at[i].set(here.position),
+                    values=landing.values.at[i].set(here.value),
+                    probabilities=landing.probabilities.at[i].set(probability),
+                    changes=landing.changes.at[i].set(end.energy() - start.energy()),
+                    alive=landing.alive.at[i].set(end.alive.astype(float)),
+                )
+                return here, scored, landing
+
+            position, value, score = departure[:3]
+            begun = Flight(position, position, value, score, jnp.asarray(True))
+            nowhere = Landing(*(jnp.zeros(shape) for shape in Landing.shapes(d)))
+            here, (value, slope), landing = jax.lax.fori_loop(
+                0,
+                course.num_sweeps.astype(int),
+                sweep,
+                (begun, (value, score), nowhere),
+            )
+            scored = jnp.concatenate([value[None], slope])
+            landing = landing._replace(score=here.score, scored=scored)
+            return jnp.concatenate([part.ravel() for part in landing])
 
         return fly
 
@@ -320,20 +419,17 @@ class Rough:
     def __init__(
         self, log_density: Any, data: Any, num_positions: int, num_threads: int
     ) -> None:
-        about = (log_density, data, num_positions, num_threads)
-        self._rough = OnThreads(*about, score=roughly)
-        self._values = EachOnThreads(*about, _value_alone)
-        self.fly = self._rough.fly
+        self._rough = OnThreads(
+            log_density, data, num_positions, num_threads, score=roughly
+        )
+        self.fly = functools.partial(self._rough.fly, exact=True)
 
     def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._rough(positions)
 
     def values(self, positions: Any) -> np.ndarray:
-        return self._values(np.asarray(positions, float))
-
-
-def _value_alone(log_density: Any, data: Any) -> Callable[[Any, Any], Any]:
-    return lambda z, _: log_density(z, data)
+        z = np.asarray(positions, float)
+        return self._rough._at_rest(z, num_leapfrogs=0, exact=True)[:, 0]
 
 
 @functools.cache

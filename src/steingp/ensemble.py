@@ -30,7 +30,7 @@ from steingp.data import Batch
 from steingp.densities import for_each, threads_for_each
 from steingp.devices import check_mesh, on_all_devices, over_particles
 from steingp.flat import Flat
-from steingp.linalg import blas_suited_to, inverse_factor
+from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.posterior import FitReport, Posterior
 from steingp.precision import float64, to_numpy
@@ -139,9 +139,8 @@ def _run_chunk(
 def _particles(target: Variational, state: EnsembleState) -> Particle:
     def one(pair: tuple[Array, Natural]) -> Particle:
         position, q = pair
-        root = inverse_factor(q.precision).T
-        theta = Flat(target).constrain(position)
-        return theta | {Q_MEAN: root @ (root.T @ q.shift), Q_ROOT: root}
+        mean, root = q.moments()
+        return Flat(target).constrain(position) | {Q_MEAN: mean, Q_ROOT: root}
 
     return jax.lax.map(one, (state.positions, state.q))
 

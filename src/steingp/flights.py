@@ -7,7 +7,8 @@ What happens to one particle, without the density itself: `vmap` makes many of i
     p += e/2 F' grad log p(z)                     `arrive`
 """
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +19,8 @@ WIDTH = 2.0
 """Sd of the start of tempering, that of the prior being 1: modes in its tails count."""
 MOST_WALLS = 5
 """Around a mode. Their number is fixed, so that nothing is compiled anew."""
+SWEEPS_AT_ONCE = 5
+"""Trajectories of a particle, one after the other, that one call can make."""
 
 
 class Flight(NamedTuple):
@@ -68,6 +71,15 @@ def _back_unless(alive: Any, moved: Flight, start: Flight) -> Flight:
     return Flight(*chosen)._replace(alive=alive)
 
 
+def acceptance(start: Flight, end: Flight) -> Any:
+    """min(1, exp(-change of energy)), 0 for a particle that failed."""
+    change = end.energy() - start.energy()
+    fine = end.alive & jnp.isfinite(change)
+    return jnp.where(
+        fine, jnp.exp(-jnp.maximum(jnp.where(fine, change, 0.0), 0.0)), 0.0
+    )
+
+
 class Tempering(NamedTuple):
     """What is made of a density: start^(1 - beta) density^beta, inside of all walls."""
 
@@ -77,12 +89,16 @@ class Tempering(NamedTuple):
     """(W, d + 1): inside is where wall[:d]'z <= wall[d], for every row."""
 
     def of(self, value: Any, score: Any, position: Any) -> tuple[Any, Any]:
-        """Value and score at a position, from those of the density."""
+        """Value and score at a position, from those of the density.
+
+        Of NumPy arrays with NumPy, and at many positions: nothing is compiled for it.
+        """
+        xp = np if isinstance(position, np.ndarray) else jnp
         rest = 1.0 - self.beta
         value = self.beta * value + rest * log_start(position)
         score = self.beta * score - rest * position / WIDTH**2
-        inside = jnp.all(self.walls[:, :-1] @ position <= self.walls[:, -1])
-        return jnp.where(inside, value, -jnp.inf), score
+        beside = position @ self.walls[:, :-1].T <= self.walls[:, -1]
+        return xp.where(xp.all(beside, axis=-1), value, -np.inf), score
 
 
 def log_start(position: Any) -> Any:
@@ -100,3 +116,89 @@ def no_walls(d: int) -> Float[np.ndarray, "W d+1"]:
 def untempered(d: int) -> Tempering:
     """The density as it is."""
     return Tempering(np.asarray(1.0), no_walls(d))
+
+
+# --- sweeps in one call -----------------------------------------------------------------
+# What goes into a compiled loop and what comes out is one array each, of rows of numbers:
+# a call takes the longer the more arrays it is given, for few rows of data longer than
+# all that it computes.
+
+
+class Departure(NamedTuple):
+    """What a particle's sweeps begin with; S of them at most, S = `SWEEPS_AT_ONCE`."""
+
+    position: Any  # (d,)
+    value: Any
+    score: Any  # (d,)
+    momenta: Any  # (S, d)
+    steps: Any  # (S,)
+    log_uniform: Any  # (S,)
+    """A sweep is accepted if this is below the log of its probability."""
+
+    @staticmethod
+    def shapes(d: int) -> tuple[tuple[int, ...], ...]:
+        S = SWEEPS_AT_ONCE
+        return (d,), (), (d,), (S, d), (S,), (S,)
+
+
+class Course(NamedTuple):
+    """What the sweeps of all particles share."""
+
+    num_sweeps: Any
+    num_leapfrogs: Any
+    exact: Any
+    """Whether a sweep is decided by an exact value, where scores are rough."""
+    factor: Any  # (d, d)
+    beta: Any
+    walls: Any  # (W, d + 1)
+
+    @staticmethod
+    def shapes(d: int) -> tuple[tuple[int, ...], ...]:
+        return (), (), (), (d, d), (), (MOST_WALLS, d + 1)
+
+
+class Landing(NamedTuple):
+    """Where a particle's sweeps ended: after each of them, and the score after the last."""
+
+    positions: Any  # (S, d)
+    values: Any  # (S,)
+    probabilities: Any  # (S,)
+    """Of acceptance."""
+    changes: Any  # (S,)
+    """Of energy."""
+    alive: Any  # (S,)
+    score: Any  # (d,)
+    scored: Any  # (d + 1,)
+    """What the density itself gave last: its value, and its score."""
+
+    @staticmethod
+    def shapes(d: int) -> tuple[tuple[int, ...], ...]:
+        S = SWEEPS_AT_ONCE
+        return (S, d), (S,), (S,), (S,), (S,), (d,), (d + 1,)
+
+
+Numbers = TypeVar("Numbers", Departure, Course, Landing)
+
+
+def pack(numbers: Departure | Course, num: int | None = None) -> np.ndarray:
+    """One row; with an axis of `num` particles first, as many."""
+    lead = () if num is None else (num,)
+    parts = [np.reshape(part, (*lead, -1)) for part in numbers]
+    return np.concatenate(parts, axis=-1, dtype=float)
+
+
+def unpack(kind: type[Numbers], rows: Any, d: int) -> Numbers:
+    """What was packed, from one row or many."""
+    shapes = kind.shapes(d)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    split = np.split if isinstance(rows, np.ndarray) else jnp.split
+    parts = zip(split(rows, ends, axis=-1), shapes, strict=True)
+    lead = rows.shape[:-1]
+    return kind(*(part.reshape((*lead, *shape)) for part, shape in parts))
+
+
+def num_coordinates(departure: Any) -> int:
+    """d, from the length of a packed `Departure`."""
+    one = sum(math.prod(shape) for shape in Departure.shapes(1))
+    two = sum(math.prod(shape) for shape in Departure.shapes(2))
+    return 1 + (departure.shape[-1] - one) // (two - one)

@@ -21,7 +21,7 @@ DEFAULT_JITTER = 1e-6
 """Added to the diagonal of every covariance matrix before it is factorised."""
 
 _RETRIES = 6
-_CPU_LEAF, _GPU_LEAF = 64, 256
+_CPU_LEAF, _GPU_LEAF = 48, 256
 """Rows of blocks that are not cut further."""
 _LOG_2PI = float(np.log(2.0 * np.pi))
 

@@ -30,16 +30,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jax import Array
 from jax.sharding import Mesh
 from jaxtyping import Float
 from scipy.special import ndtri
 
 from steingp import moves
-from steingp.corrected import NOWHERE, evaluate
+from steingp.corrected import NOWHERE, evaluate, makes_sweeps
 from steingp.densities import Density
 from steingp.flights import WIDTH, Flight, Tempering, log_start, no_walls, untempered
-from steingp.precision import float64, to_numpy
+from steingp.precision import float64
 from steingp.weights import log_sum, resample
 
 NUM_EXPLORERS = 256
@@ -67,33 +66,32 @@ class Tempered(eqx.Module):
     def mesh(self) -> Mesh | None:
         return self.density.mesh
 
-    def __call__(self, positions: Array) -> tuple[Array, Array]:
-        values, scores = self.density(positions)
-        return _tempered(self.tempering, values, scores, positions)
+    def __call__(self, positions: Any) -> tuple[Any, Any]:
+        if self.compiled:
+            values, scores = self.density(positions)
+            return jax.vmap(self.tempering.of)(values, scores, positions)
+        positions = np.asarray(positions)
+        values, scores = map(np.asarray, self.density(positions))
+        return self.tempering.of(values, scores, positions)
 
     @property
-    def values(self) -> Callable[[Array], Array] | None:
+    def values(self) -> Callable[[Any], Any] | None:
         """Exact values, where those of a call are rough."""
         exact = getattr(self.density, "values", None)
         if exact is None:
             return None
-        return lambda positions: _tempered(
-            self.tempering, exact(positions), positions, positions
-        )[0]
+
+        def values(positions: Any) -> Any:
+            z = np.asarray(positions)
+            return self.tempering.of(exact(z), z, z)[0]
+
+        return values
 
     @property
     def fly(self) -> Callable[..., Flight] | None:
         """Whole trajectories at a time, where the density can make them."""
         fly = getattr(self.density, "fly", None)
         return None if fly is None else partial(fly, tempering=self.tempering)
-
-
-@jax.jit
-def _tempered(
-    tempering: Tempering, values: Array, scores: Array, positions: Array
-) -> tuple[Array, Array]:
-    """Of a density that was evaluated."""
-    return jax.vmap(tempering.of)(values, scores, positions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,22 +174,21 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
     positions = state.positions[chosen]
     tempering = Tempering(np.asarray(beta), no_walls(d))
     tempered = Tempered(density, tempering)
-    values, scores = to_numpy(
-        _tempered(tempering, state.values[chosen], state.scores[chosen], positions)
-    )
+    values, scores = tempering.of(state.values[chosen], state.scores[chosen], positions)
     spread = positions.copy()  # whose covariance is the metric of all
     accepted = []
-    for part in np.arange(num).reshape(-1, J):
+    for part in np.arange(num).reshape(-1, num if makes_sweeps(density) else J):
         begun = moves.start(
             positions[part], values[part], scores[part], draws=spread
         )._replace(
             log_step=np.asarray(state.log_step),
             sweep=np.asarray(state.rises * SWEEPS + part[0] * 10_000),
         )
-        moved, info = _move(tempered, begun, seed)
+        keys = moves.sweep_keys(seed, begun, SWEEPS)
+        moved, (info, _, _) = moves.sweeps(tempered, begun, keys, adapting=False)
         positions[part], values[part] = moved.positions, moved.values
         scores[part] = moved.scores
-        count += J * int(np.sum(info.num_gradients))
+        count += len(part) * int(np.sum(info.num_gradients))
         accepted.append(np.mean(info.acceptance))
     # the step for the next rise, from how these moves were accepted
     log_step = state.log_step + float(np.clip(np.mean(accepted) - 0.8, -0.5, 0.1)) * 2.0
@@ -306,19 +303,6 @@ def from_arrays(arrays: Mapping[str, np.ndarray]) -> Exploration:
         num_particles=int(arrays["num_particles"]),
         num_gradients=int(arrays["num_gradients"]),
     )
-
-
-def _move(density: Tempered, state: Any, seed: int) -> tuple[Any, Any]:
-    keys = moves.sweep_keys(seed, state, SWEEPS)
-    if density.compiled:
-        done = moves.jitted_sweeps(density, state, keys, adapting=False)
-        new, swept = jax.device_get(done)
-        return new, swept.info
-    infos = []
-    for key in keys:
-        state, info = moves.sweep(density, state, key, adapting=False, compiled=False)
-        infos.append(info)
-    return jax.device_get((state, jax.tree.map(lambda *x: np.stack(x), *infos)))
 
 
 def _rise(gain: np.ndarray, most: float) -> float:

@@ -25,7 +25,7 @@ from steingp.checks import check_count
 from steingp.data import Batch
 from steingp.flat import Flat
 from steingp.likelihoods import Gaussian
-from steingp.linalg import blas_suited_to, inverse_factor
+from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
@@ -219,12 +219,11 @@ def _run_chunk(
 
         moving = state.step < moving_until
         rate = jnp.where(moving, natural_rate, _SETTLING_RATE)
-        _, asked = target.bound(flat.constrain(state.z), state.q, batch)
-        q = jax.tree.map(lambda old, new: old + rate * (new - old), state.q, asked)
         # theta sees the new q: with the old one its steps would be held back by what q
         # knew before, the more so the smaller the noise
-        value, slope = jax.value_and_grad(
-            lambda z: target.bound(flat.constrain(z), q, batch)[0]
+        (value, q), slope = jax.value_and_grad(
+            lambda z: target.stepped(flat.constrain(z), state.q, batch, rate),
+            has_aux=True,
         )(state.z)
         update, adam = optimiser.update(-slope, state.optimiser, state.z)
         z = jnp.where(moving, state.z + jnp.asarray(update), state.z)
@@ -236,9 +235,9 @@ def _run_chunk(
 
 @eqx.filter_jit
 def _particle(target: Variational, state: _State) -> Particle:
-    root = inverse_factor(state.q.precision).T
     theta = Flat(target).constrain(state.z)
-    return theta | {Q_MEAN: root @ (root.T @ state.q.shift), Q_ROOT: root}
+    mean, root = state.q.moments()
+    return theta | {Q_MEAN: mean, Q_ROOT: root}
 
 
 @eqx.filter_jit

@@ -26,12 +26,13 @@ min(1, exp(-change of energy)), energy = |p|^2 / 2 - log p(z).
 """
 
 from steingp.moves.hamiltonian import MoveInfo as MoveInfo
+from steingp.moves.hamiltonian import Swept as Swept
 from steingp.moves.hamiltonian import sweep as sweep
-from steingp.moves.loop import Swept as Swept
 from steingp.moves.loop import jitted_sweep as jitted_sweep
 from steingp.moves.loop import jitted_sweeps as jitted_sweeps
 from steingp.moves.loop import run as run
 from steingp.moves.loop import sweep_keys as sweep_keys
+from steingp.moves.loop import sweeps as sweeps
 from steingp.moves.metric import shrunk_factor as shrunk_factor
 from steingp.moves.state import MoveState as MoveState
 from steingp.moves.state import ValueAndScore as ValueAndScore

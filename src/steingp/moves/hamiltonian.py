@@ -1,6 +1,5 @@
 """One sweep: a Hamiltonian trajectory of every particle, accepted or rejected."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,9 +10,9 @@ from jax import Array
 from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int, Key
 
-from steingp.flights import Flight, arrive, depart
+from steingp.flights import Flight, acceptance, arrive, depart
 from steingp.moves.state import MoveState, ValueAndScore
-from steingp.precision import float64
+from steingp.precision import float64, to_numpy
 
 TRAJECTORY = 1.75
 """Length of a trajectory in the metric's units. A quarter turn of a Gaussian is pi/2; a
@@ -29,6 +28,7 @@ _SHORT, _SHORTER = 0.05, 0.25  # but with this probability, this much shorter: w
 # hundreds of iterations of one chain; acceptances that are pooled over particles have
 # little noise, and a dozen sweeps must do, so each error counts for more.
 _GAIN, _DELAY, _FORGETTING = 4.0, 3.0, 0.75
+_BLOCK = 100  # keys whose randomness is drawn at once
 _MOST_TRIES = 60  # of halving or doubling in search of the first step
 
 
@@ -61,13 +61,21 @@ class MoveInfo(NamedTuple):
     """Largest change of energy, up or down, over trajectories that did not fail."""
 
 
+class Swept(NamedTuple):
+    """What some sweeps gave, one entry per sweep."""
+
+    info: MoveInfo
+    positions: Float[Any, "sweeps J d"]
+    values: Float[Any, "sweeps J"]
+
+
 class Randomness(NamedTuple):
     """What is random in a sweep."""
 
-    momenta: Float[Array, "J d"]
-    jitter: Float[Array, " J"]
+    momenta: Any  # (J, d)
+    jitter: Any  # (J,)
     """Each particle's factor of the step."""
-    log_uniform: Float[Array, " J"]
+    log_uniform: Any  # (J,)
     """Accepted if below the log of the probability."""
 
 
@@ -106,7 +114,7 @@ def sweep(
         value_and_score: positions (J, d) to log densities (J,) and scores (J, d). If it
             has a method `values` of positions, those decide on acceptance, and what a
             call gives may be rough, as long as it depends on positions alone. If it has
-            a method `fly` and is not compiled, that makes whole trajectories.
+            a method `fly` and is not compiled, that makes whole sweeps.
         state: from `init` or an earlier sweep.
         keys: one per particle: permuted with the particles, they permute the result.
         adapting: whether the step is adapted afterwards, to an acceptance of 0.8. If
@@ -128,8 +136,12 @@ def sweep(
         >>> int(state.sweep)
         1
     """
-    randomness = draw_randomness(keys, np.shape(state.positions)[1])
-    return move(value_and_score, state, randomness, adapting, compiled)
+    d = np.shape(state.positions)[1]
+    if not compiled and getattr(value_and_score, "fly", None) is not None:
+        drawn = draw_in_blocks(keys[None], d)
+        new, swept = flown(value_and_score, state, drawn, bool(adapting))
+        return new, MoveInfo(*(part[0] for part in swept.info))
+    return move(value_and_score, state, draw_randomness(keys, d), adapting, compiled)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -146,6 +158,19 @@ def draw_randomness(keys: Key[Array, "*sweeps J"], d: int) -> Randomness:
     jitter = 1.0 + _JITTER * (2.0 * within - 1.0)
     jitter = jnp.where(short, _SHORTER * jitter, jitter)
     return Randomness(normal[..., :d], jitter, jnp.log(uniform[..., 1]))
+
+
+def draw_in_blocks(keys: Key[Array, "sweeps J"], d: int) -> Randomness:
+    """`draw_randomness`, whose compilation takes seconds, compiled for one shape alone."""
+    num = keys.size
+    each = jnp.resize(keys.ravel(), (-(-num // _BLOCK) * _BLOCK,))
+    blocks = [draw_randomness(part, d) for part in each.reshape(-1, _BLOCK)]
+    return Randomness(
+        *(
+            np.concatenate(parts)[:num].reshape(*keys.shape, *parts[0].shape[1:])
+            for parts in zip(*blocks, strict=True)
+        )
+    )
 
 
 def move(
@@ -170,7 +195,9 @@ def move(
     if compiled:
         trip = jax.lax.while_loop(lambda trip: trip.going, onward, begun)
     else:
-        trip = _travel(value_and_score, begun, onward, randomness.jitter, state.factor)
+        trip = begun
+        while trip.going:
+            trip = onward(trip)
     exact = getattr(value_and_score, "values", None)
     if exact is not None:
         values = jnp.asarray(exact(trip.flight.position))
@@ -189,29 +216,63 @@ def _begin(
     return _Trip(start, state.log_step, search, zero, zero, zero, jnp.asarray(True))
 
 
-def _travel(
-    value_and_score: ValueAndScore,
-    trip: _Trip,
-    onward: Callable[[_Trip], _Trip],
-    jitter: Float[Array, " J"],
-    factor: Float[Array, "d d"],
-) -> _Trip:
-    """The loop of a sweep in Python; whole trajectories by the density, if it can."""
-    fly = getattr(value_and_score, "fly", None)
-    while trip.searching if fly is not None else trip.going:
-        trip = onward(trip)
-    if fly is None:
-        return trip
-    num, steps = jax.device_get(_plan(trip.log_step, jitter))
-    flight = fly(trip.flight, steps, factor, num)
-    spent = trip.num_gradients + num
-    return trip._replace(flight=flight, num_done=num, num_gradients=spent)
+def flown(
+    density: Any, state: MoveState, randomness: Randomness, adapting: bool
+) -> tuple[MoveState, Swept]:
+    """Sweeps by a density that makes them itself, in one call.
+
+    One, if the step is adapted: it depends on how all particles fared.
+    """
+    tries = 0
+    if adapting and state.num_adapted == 0:
+        assert len(randomness.jitter) == 1
+        state, tries = _with_searched_step(
+            density, state, Randomness(*(part[0] for part in randomness))
+        )
+    start = Flight(state.positions, None, state.values, state.scores, None)
+    step, num = to_numpy(_plan(state.log_step))
+    momenta, jitter, log_uniform = map(np.asarray, randomness)
+    landed = density.fly(
+        start, momenta, step * jitter, log_uniform, np.asarray(state.factor), num
+    )
+    acceptance = np.mean(np.sort(landed.probabilities, axis=1), axis=1)
+    fine = landed.alive > 0.0
+    sweeps = len(acceptance)
+    info = MoveInfo(
+        acceptance=acceptance,
+        log_density=np.mean(np.sort(landed.values, axis=1), axis=1),
+        step=np.full(sweeps, step),
+        num_leapfrog=np.full(sweeps, num),
+        num_gradients=np.full(sweeps, num + tries),
+        num_failed=np.sum(~fine, axis=1),
+        energy_error=np.max(np.abs(landed.changes), axis=1, where=fine, initial=0.0),
+    )
+    new = state._replace(
+        positions=landed.positions[-1], values=landed.values[-1], scores=landed.score,
+        sweep=state.sweep + sweeps,
+    )  # fmt: skip
+    if adapting:
+        new = to_numpy(_adapted_compiled(new, acceptance[-1]))
+    return new, Swept(info, landed.positions, landed.values)
+
+
+def _with_searched_step(
+    value_and_score: ValueAndScore, state: MoveState, randomness: Randomness
+) -> tuple[MoveState, int]:
+    """The state with a first step for its metric, and how many gradients that took."""
+    trip = _begin(state, randomness.momenta, jnp.asarray(True))
+    start = trip.flight
+    while trip.searching:
+        step, halfway = _depart(trip, start, randomness.jitter, state.factor)
+        scored = value_and_score(halfway.position)
+        trip = _arrive(trip, halfway, scored, start, step, state.factor)
+    return state._replace(log_step=np.asarray(trip.log_step)), int(trip.num_gradients)
 
 
 @jax.jit
-def _plan(log_step: Float[Array, ""], jitter: Float[Array, " J"]) -> tuple:
-    """How many leapfrog steps, and how long each particle's."""
-    return _num_leapfrogs(log_step), _step(log_step) * jitter
+def _plan(log_step: Float[Array, ""]) -> tuple[Array, Array]:
+    """The common step, and how many of them make a trajectory."""
+    return _step(log_step), _num_leapfrogs(log_step)
 
 
 def _num_leapfrogs(log_step: Float[Array, ""]) -> Int[Array, ""]:
@@ -235,12 +296,12 @@ def _finish(
 ) -> tuple[MoveState, MoveInfo]:
     """Accept or reject, and adapt."""
     end = trip.flight
-    probability = _acceptance(start, end)
-    acceptance = _mean(probability)
+    probability = acceptance(start, end)
+    accepted = _mean(probability)
     kept = _choose(log_uniform < jnp.log(probability), end, start)
     change = jnp.abs(end.energy() - start.energy())
     info = MoveInfo(
-        acceptance=acceptance,
+        acceptance=accepted,
         log_density=_mean(kept.value),
         step=_step(trip.log_step),
         num_leapfrog=trip.num_done,
@@ -252,7 +313,7 @@ def _finish(
         positions=kept.position, values=kept.value, scores=kept.score,
         log_step=trip.log_step, sweep=state.sweep + 1,
     )  # fmt: skip
-    return _choose(adapting, _adapted(state, acceptance), state), info
+    return _choose(adapting, _adapted(state, accepted), state), info
 
 
 @jax.jit
@@ -280,28 +341,19 @@ def _arrive(
     each = jax.vmap(arrive, (0, 0, 0, 0, None))
     flight = each(halfway, (values, scores), start, step, factor)
     trip = trip._replace(num_gradients=trip.num_gradients + 1)
-    searched = _search(trip, start, _mean(_acceptance(start, flight)))
+    searched = _search(trip, start, _mean(acceptance(start, flight)))
     flown = trip._replace(flight=flight, num_done=trip.num_done + 1)
     trip = _choose(trip.searching, searched, flown)
     going = trip.searching | (trip.num_done < _num_leapfrogs(trip.log_step))
     return trip._replace(going=going)
 
 
-def _acceptance(start: Flight, end: Flight) -> Float[Array, " J"]:
-    """min(1, exp(-change of energy)), 0 for a particle that failed."""
-    change = end.energy() - start.energy()
-    fine = end.alive & jnp.isfinite(change)
-    return jnp.where(
-        fine, jnp.exp(-jnp.maximum(jnp.where(fine, change, 0.0), 0.0)), 0.0
-    )
-
-
-def _search(trip: _Trip, start: Flight, acceptance: Float[Array, ""]) -> _Trip:
+def _search(trip: _Trip, start: Flight, accepted: Float[Array, ""]) -> _Trip:
     """Back to the start with twice or half the step, until acceptance crosses 0.8.
 
     It ends with the largest step tried of which one leapfrog is accepted often enough.
     """
-    good = acceptance > ACCEPTANCE
+    good = accepted > ACCEPTANCE
     direction = jnp.where(good, 1, -1)
     crossed = (trip.direction != 0) & (trip.direction != direction)
     ended = crossed | (trip.num_gradients >= _MOST_TRIES)
@@ -312,12 +364,12 @@ def _search(trip: _Trip, start: Flight, acceptance: Float[Array, ""]) -> _Trip:
     )
 
 
-def _adapted(state: MoveState, acceptance: Float[Array, ""]) -> MoveState:
+def _adapted(state: MoveState, accepted: Float[Array, ""]) -> MoveState:
     """Dual averaging: the step after a sweep with this acceptance."""
     count = state.num_adapted + 1
     first = jnp.where(count == 1, state.log_step, state.first_log_step)
     weight = 1.0 / (count + _DELAY)
-    shortfall = (1.0 - weight) * state.shortfall + weight * (ACCEPTANCE - acceptance)
+    shortfall = (1.0 - weight) * state.shortfall + weight * (ACCEPTANCE - accepted)
     log_step = first - _GAIN * jnp.sqrt(count) * shortfall
     fresh = jnp.asarray(count, float) ** -_FORGETTING
     averaged = fresh * log_step + (1.0 - fresh) * state.averaged_log_step
@@ -325,6 +377,9 @@ def _adapted(state: MoveState, acceptance: Float[Array, ""]) -> MoveState:
         log_step=log_step, averaged_log_step=averaged, first_log_step=first,
         shortfall=shortfall, num_adapted=count,
     )  # fmt: skip
+
+
+_adapted_compiled = jax.jit(_adapted)
 
 
 def _mean(of_particles: Float[Array, " J"]) -> Float[Array, ""]:

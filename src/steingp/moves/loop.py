@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,17 @@ from jaxtyping import Float, Key
 
 from steingp.checks import check_count
 from steingp.devices import on_all_devices
-from steingp.moves.hamiltonian import MoveInfo, Randomness, draw_randomness, move, sweep
+from steingp.flights import SWEEPS_AT_ONCE
+from steingp.moves.hamiltonian import (
+    MoveInfo,
+    Randomness,
+    Swept,
+    draw_in_blocks,
+    draw_randomness,
+    flown,
+    move,
+    sweep,
+)
 from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64, to_numpy
 
@@ -34,14 +44,6 @@ def _moves_compiled(
 
     done = jax.lax.scan(one, MoveState(*map(jnp.asarray, state)), randomness)
     return on_all_devices(getattr(value_and_score, "mesh", None), done)
-
-
-class Swept(NamedTuple):
-    """What some sweeps gave, one entry per sweep."""
-
-    info: MoveInfo
-    positions: Float[Any, "sweeps J d"]
-    values: Float[Any, "sweeps J"]
 
 
 @float64
@@ -77,6 +79,43 @@ def jitted_sweeps(
         value_and_score, state, randomness, jnp.asarray(adapting)
     )
     return new, Swept(*swept)
+
+
+@float64
+def sweeps(
+    density: Any, state: MoveState, keys: Key[Array, "sweeps J"], *, adapting: bool
+) -> tuple[MoveState, Swept]:
+    """Sweeps of a `densities.Density`, in as few calls as it can make them.
+
+    Args:
+        density: what it is not `compiled` for is done from Python.
+        keys: from `sweep_keys`, a row per sweep.
+
+    Returns:
+        The last state, and what every sweep gave, as NumPy arrays.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> from steingp.densities import OnThreads
+        >>> normal = OnThreads(lambda z, _: -0.5 * (z @ z), None, 3, num_threads=1)
+        >>> state = moves.init(normal, np.eye(3), compiled=False)
+        >>> keys = moves.sweep_keys(0, state, 4)
+        >>> state, swept = moves.sweeps(normal, state, keys, adapting=False)
+        >>> int(state.sweep), swept.positions.shape
+        (4, (4, 3, 3))
+    """
+    if density.compiled:
+        return jax.device_get(jitted_sweeps(density, state, keys, adapting=adapting))
+    if getattr(density, "fly", None) is not None and not adapting:
+        randomness = draw_in_blocks(keys, np.shape(state.positions)[1])
+        return flown(density, state, randomness, adapting)
+    each = []
+    for key in keys:
+        done = sweep(density, state, key, adapting=adapting, compiled=False)
+        state, info = to_numpy(done)
+        each.append(Swept(info, state.positions, state.values))
+    return state, jax.tree.map(lambda *parts: np.stack(parts), *each)
 
 
 def jitted_sweep(
@@ -119,7 +158,8 @@ def sweep_keys(
     """
     if isinstance(key, int | np.integer):
         key = jax.random.key(int(key))
-    return _sweep_keys(key, state.sweep, num_sweeps, len(state.values))
+    some = max(num_sweeps, SWEEPS_AT_ONCE)  # one shape to compile, most often
+    return _sweep_keys(key, state.sweep, some, len(state.values))[:num_sweeps]
 
 
 @partial(jax.jit, static_argnums=(2, 3))

@@ -35,6 +35,11 @@ class Natural(NamedTuple):
     def of_prior(size: int) -> "Natural":
         return Natural(jnp.eye(size), jnp.zeros(size))
 
+    def moments(self) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
+        """The mean, and a root of the covariance."""
+        root = inverse_factor(self.precision).T
+        return root @ (root.T @ self.shift), root
+
 
 class _Rows(NamedTuple):
     """Rows under q(u)."""
@@ -82,19 +87,53 @@ class Variational(Target):
 
         The latter is the full step of natural gradients: rows as sites of a Gaussian.
         """
-        root = inverse_factor(q.precision).T
-        mean = root @ (root.T @ q.shift)
-        mean, root = stop_gradient((mean, root))
+        mean, root = stop_gradient(q.moments())
         model = self.specification.at(theta)
         rows = self._rows(model, mean, root, batch)
         asked = self._asked(model, rows, mean, batch)
         return self._expected(model, rows, batch), stop_gradient(asked)
 
+    def stepped(
+        self, theta: Particle, q: Natural, batch: Batch, rate: Float[Array, ""]
+    ) -> tuple[Array, Natural]:
+        """q after a natural step of some `rate`, and the bound's part under that q."""
+        model = self.specification.at(theta)
+        A, rest = self._white(model, batch)
+        mean = jnp.zeros_like(q.shift)
+        before = _Rows(A, model.mean.of(batch.X), rest)
+        if not self.exact_noise():  # else what a batch asks for is the same under any q
+            mean, root = q.moments()
+            before = self._under(model, A, rest, mean, root, batch)
+        asked = self._asked(model, before, mean, batch)
+        new = stop_gradient(
+            jax.tree.map(lambda old, new: old + rate * (new - old), q, asked)
+        )
+        mean, root = stop_gradient(new.moments())
+        rows = self._under(model, A, rest, mean, root, batch)
+        return self._expected(model, rows, batch), new
+
     def _rows(self, model: Model, mean: Array, root: Array, batch: Batch) -> _Rows:
+        A, rest = self._white(model, batch)
+        return self._under(model, A, rest, mean, root, batch)
+
+    def _white(self, model: Model, batch: Batch) -> tuple[Array, Array]:
+        """L^-1 k(Z, x_i), and the variance of f_i that u leaves open."""
         points = jnp.asarray(self.Z)
         K = model.kernel.cross(points, points)
         A = whiten(K, model.kernel.cross(points, batch.X), self.jitter)
         rest = jnp.maximum(model.kernel.diag(batch.X) - jnp.sum(A * A, axis=0), 0.0)
+        return A, rest
+
+    def _under(
+        self,
+        model: Model,
+        A: Array,
+        rest: Array,
+        mean: Array,
+        root: Array,
+        batch: Batch,
+    ) -> _Rows:
+        """Rows under a q with this mean and this root of its covariance."""
         variance = rest + jnp.sum((root.T @ A) ** 2, axis=0)
         return _Rows(A, model.mean.of(batch.X) + A.T @ mean, variance)
 
