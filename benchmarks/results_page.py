@@ -146,6 +146,7 @@ The paper's table is not public: `uk` is its network, area and period in daily m
 `SteinGP` has the paper's rate of Adam, 0.001, and its 1000 steps: no coordinate of a
 particle can go further than about 1 from where the prior's draw put it, hyperparameters
 and latents alike, so that it ends close to its start. SVI has ten times as many steps.
+Seconds are of the fits on a GPU alone.
 
 {words}
 

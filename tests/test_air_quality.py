@@ -73,6 +73,16 @@ def test_tables_and_figures(tmp_path: Path) -> None:
     assert len(paths) == 4 and all(path.stat().st_size > 20_000 for path in paths)
 
 
+def test_seconds_are_of_the_machine_that_made_most_fits() -> None:
+    lines = [
+        made_up("SVI", split, 1) | {"device": device, "seconds": seconds}
+        for split, device, seconds in ((0, "fast", 3.0), (1, "slow", 700.0))
+    ]
+    lines += [made_up("SteinGP", split, 3) | {"device": "fast"} for split in (0, 1)]
+    row = pictures.score_table(lines, "uk").splitlines()[-1]
+    assert row.startswith("SVI") and row.split()[-2:] == ["2.0", "2"]
+
+
 def test_coastlines_have_land_within() -> None:
     land = pictures._on_land({"set": "uk", "map": {"step": 0.1}})
     lon, lat = study.map_points("uk", 0.1)
