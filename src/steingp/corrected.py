@@ -27,7 +27,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from steingp import moves, svgd
-from steingp.densities import Density
+from steingp.densities import Density, makes_sweeps
 from steingp.devices import on_all_devices
 from steingp.moves import MoveState
 from steingp.precision import float64, to_numpy
@@ -382,11 +382,6 @@ def evaluate(
     if exact is not None:
         values = exact(positions)
     return np.asarray(values), np.asarray(scores)
-
-
-def makes_sweeps(density: Density) -> bool:
-    """Whether it makes whole sweeps by itself, as those on threads do."""
-    return getattr(density, "fly", None) is not None
 
 
 def _evaluate_in_parts(

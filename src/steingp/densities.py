@@ -55,6 +55,11 @@ class Density(Protocol):
     # rough, and `fly`, whole sweeps at a time (see `OnThreads`).
 
 
+def makes_sweeps(density: Any) -> bool:
+    """Whether it makes whole sweeps by itself, as those on threads do."""
+    return getattr(density, "fly", None) is not None
+
+
 class OfOne(eqx.Module):
     """The density of many positions, from a log density of one and its data."""
 

@@ -35,9 +35,9 @@ from jaxtyping import Float
 from scipy.special import ndtri
 
 from steingp import moves
-from steingp.corrected import NOWHERE, evaluate, makes_sweeps
-from steingp.densities import Density
-from steingp.flights import WIDTH, Flight, Tempering, log_start, no_walls, untempered
+from steingp.corrected import NOWHERE, evaluate
+from steingp.densities import Density, makes_sweeps
+from steingp.flights import WIDTH, Landing, Tempering, log_start, no_walls, untempered
 from steingp.precision import float64
 from steingp.weights import log_sum, resample
 
@@ -88,8 +88,8 @@ class Tempered(eqx.Module):
         return values
 
     @property
-    def fly(self) -> Callable[..., Flight] | None:
-        """Whole trajectories at a time, where the density can make them."""
+    def fly(self) -> Callable[..., Landing] | None:
+        """Whole sweeps at a time, where the density can make them."""
         fly = getattr(self.density, "fly", None)
         return None if fly is None else partial(fly, tempering=self.tempering)
 

@@ -10,6 +10,7 @@ from jax import Array
 from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int, Key
 
+from steingp.densities import makes_sweeps
 from steingp.flights import Flight, acceptance, arrive, depart
 from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64, to_numpy
@@ -137,7 +138,7 @@ def sweep(
         1
     """
     d = np.shape(state.positions)[1]
-    if not compiled and getattr(value_and_score, "fly", None) is not None:
+    if not compiled and makes_sweeps(value_and_score):
         drawn = draw_in_blocks(keys[None], d)
         new, swept = flown(value_and_score, state, drawn, bool(adapting))
         return new, MoveInfo(*(part[0] for part in swept.info))
@@ -235,11 +236,11 @@ def flown(
     landed = density.fly(
         start, momenta, step * jitter, log_uniform, np.asarray(state.factor), num
     )
-    acceptance = np.mean(np.sort(landed.probabilities, axis=1), axis=1)
+    accepted = np.mean(np.sort(landed.probabilities, axis=1), axis=1)
     fine = landed.alive > 0.0
-    sweeps = len(acceptance)
+    sweeps = len(accepted)
     info = MoveInfo(
-        acceptance=acceptance,
+        acceptance=accepted,
         log_density=np.mean(np.sort(landed.values, axis=1), axis=1),
         step=np.full(sweeps, step),
         num_leapfrog=np.full(sweeps, num),
@@ -252,7 +253,7 @@ def flown(
         sweep=state.sweep + sweeps,
     )  # fmt: skip
     if adapting:
-        new = to_numpy(_adapted_compiled(new, acceptance[-1]))
+        new = to_numpy(_adapted_compiled(new, accepted[-1]))
     return new, Swept(info, landed.positions, landed.values)
 
 

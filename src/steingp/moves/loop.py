@@ -13,6 +13,7 @@ from jax import Array
 from jaxtyping import Float, Key
 
 from steingp.checks import check_count
+from steingp.densities import makes_sweeps
 from steingp.devices import on_all_devices
 from steingp.flights import SWEEPS_AT_ONCE
 from steingp.moves.hamiltonian import (
@@ -107,7 +108,7 @@ def sweeps(
     """
     if density.compiled:
         return jax.device_get(jitted_sweeps(density, state, keys, adapting=adapting))
-    if getattr(density, "fly", None) is not None and not adapting:
+    if makes_sweeps(density) and not adapting:
         randomness = draw_in_blocks(keys, np.shape(state.positions)[1])
         return flown(density, state, randomness, adapting)
     each = []
