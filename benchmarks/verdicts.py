@@ -26,7 +26,7 @@ import optax
 from evaluate import about, append, read
 
 import steingp as sg
-from steingp import corrected, fitting, tempering
+from steingp import by_mode, corrected, fitting, tempering
 from steingp.experiments import references
 from steingp.fitting import Fit
 from steingp.targets import collapsed
@@ -99,7 +99,9 @@ def collapsed_draws(seed: int) -> sg.Posterior:
     run.run(progress=False)
     state = run.states[0]
     mean = state.draws.mean(axis=(0, 1))
-    run.states[0] = dataclasses.replace(state, draws=mean + 0.5 * (state.draws - mean))
+    run.by_mode.states[0] = dataclasses.replace(
+        state, draws=mean + 0.5 * (state.draws - mean)
+    )
     return run.posterior()
 
 
@@ -116,8 +118,8 @@ def divergent_moves(seed: int) -> sg.Posterior:
     state = run.states[0]
     assert state.moves is not None
     longer = state.moves._replace(factor=10.0 * state.moves.factor)
-    run.states[0] = dataclasses.replace(state, moves=longer)
-    with replaced(fitting, "_POOR", np.inf):  # a late cut would begin anew, and mend it
+    run.by_mode.states[0] = dataclasses.replace(state, moves=longer)
+    with replaced(by_mode, "_POOR", np.inf):  # a late cut would begin anew, and mend it
         run.run(progress=False)
     return run.posterior()
 

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"kernels", "means", "likelihoods", "batches", "on_disk", "densities"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
     {"diagnostics", "corrected", "modes", "evidence"},
-    {"tempering", "verdicts"},
+    {"tempering", "by_mode", "verdicts"},
     {"prediction", "flat"},
     {"judging"},
     {"posterior"},
@@ -49,6 +49,7 @@ GENERAL = {
     "modes",
     "evidence",
     "tempering",
+    "by_mode",
     "diagnostics",
     "verdicts",
 }

@@ -155,7 +155,7 @@ def test_masses_do_not_depend_on_how_many_start_where(many: str) -> None:
     narrow = np.array([-0.57, 0.0, -3.3]) + 0.05 * rng.normal(size=(20, 3))
     wide = np.array([1.2, 0.5, -2.1]) + 0.1 * rng.normal(size=(20, 3))
     of_narrow = np.arange(20) < (18 if many == "narrow" else 2)
-    run.states = [corrected.init(np.where(of_narrow[:, None], narrow, wide))]
+    run.by_mode.states = [corrected.init(np.where(of_narrow[:, None], narrow, wide))]
     run.run(progress=False)
     posterior = run.posterior()
     assert len(posterior.modes) == 2
@@ -220,10 +220,10 @@ def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
         run = Fit(problem.model("auto"), effective_size=400, seed=seed)
         run.run(progress=False)
         posterior = run.posterior()
-        if not run.walled:  # no particle was there; R-hat may not tell
+        if not run.by_mode.walled:  # no particle was there; R-hat may not tell
             continue
         num_walled += 1
-        assert 0.005 < posterior.modes[min(run.walled)].mass < 0.1
+        assert 0.005 < posterior.modes[min(run.by_mode.walled)].mass < 0.1
         for name in ends:
             draws = np.log(np.ravel(posterior.particles[name]))
             mean, sd = grid.mean_and_sd(name)
@@ -234,7 +234,7 @@ def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
         assert abs(posterior.log_evidence().log_value - grid.log_evidence) < 0.1
         again = Fit(problem.model("auto"), effective_size=400, seed=seed)
         again.load_state_dict(run.state_dict())
-        assert again.walled == run.walled
+        assert again.by_mode.walled == run.by_mode.walled
     assert num_walled > 0
 
 
@@ -242,8 +242,8 @@ def test_a_narrow_place_that_particles_leave_keeps_its_mass() -> None:
 def test_modes_that_can_have_no_mass_are_given_up(lower: float, left: int) -> None:
     run = Fit(references.problem("sine").model("auto"), seed=0, explore=False)
     rng = np.random.default_rng(0)
-    run.modes = modes.ONE.cut(0, Gap(np.array([1.0, 0.0, 0.0]), 0.0))
-    run.states = [
+    run.by_mode.modes = modes.ONE.cut(0, Gap(np.array([1.0, 0.0, 0.0]), 0.0))
+    run.by_mode.states = [
         dataclasses.replace(
             corrected.started(z, value - 0.5 * np.sum((z - middle) ** 2, axis=1), z),
             num_gradients=100,
@@ -251,8 +251,8 @@ def test_modes_that_can_have_no_mass_are_given_up(lower: float, left: int) -> No
         for middle, value in ((-4.0, -lower), (4.0, 0.0))
         for z in [middle + rng.normal(size=(20, 3))]
     ]
-    run._drop_negligible((0, 1))
-    assert len(run.states) == run.modes.num_modes == left
+    run.by_mode.drop_negligible((0, 1))
+    assert len(run.states) == run.by_mode.modes.num_modes == left
     assert sum(state.num_gradients for state in run.states) == 200
     assert np.all(run.states[-1].particles.mean(axis=0) > 2.0)
 
@@ -268,7 +268,7 @@ def test_particles_left_behind_in_a_low_mode_do_not_get_a_run() -> None:
     run.scored = lambda: OfOne(low_and_high, None)  # type: ignore[method-assign]
     rng = np.random.default_rng(0)
     sides = np.where(np.arange(20) < 8, -3.0, 3.0)[:, None]
-    run.states = [corrected.init(sides + 0.1 * rng.normal(size=(20, 3)))]
+    run.by_mode.states = [corrected.init(sides + 0.1 * rng.normal(size=(20, 3)))]
     most = 0
     while run.state.stage != "collecting":
         run._advance()

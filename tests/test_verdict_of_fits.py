@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import steingp as sg
-from steingp import corrected, fitting, modes, verdicts
+from steingp import by_mode, corrected, modes, verdicts
 from steingp.fitting import Fit
 from steingp.targets import collapsed
 
@@ -53,7 +53,7 @@ def test_collapsed_draws_are_flagged(finished: Fit) -> None:
     narrow = dataclasses.replace(state, draws=mean + 0.5 * (state.draws - mean))
     run = Fit(finished.model, effective_size=200)
     run.load_state_dict(finished.state_dict())
-    run.states = [narrow]
+    run.by_mode.states = [narrow]
     posterior = run.posterior()
     assert "spread" in names(posterior)
     assert "Do not trust it" in str(posterior)
@@ -96,13 +96,13 @@ def test_too_few_draws_are_flagged(
 def test_divergent_moves_are_flagged(
     finished: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "_POOR", np.inf)  # a late cut would mend it
+    monkeypatch.setattr(by_mode, "_POOR", np.inf)  # a late cut would mend it
     run = Fit(finished.model, effective_size=200)
     run.run(progress=False, callback=lambda state: state.stage == "collecting")
     state = run.states[0]
     assert state.moves is not None
     longer = state.moves._replace(factor=10.0 * state.moves.factor)
-    run.states = [dataclasses.replace(state, moves=longer)]
+    run.by_mode.states = [dataclasses.replace(state, moves=longer)]
     run.run(progress=False)
     assert "step" in names(run.posterior())
 

@@ -2,33 +2,32 @@
 
 Particles start from the prior and are brought to the posterior, corrected and collected by
 `steingp.corrected`. Where they come to stay in several modes, each mode gets a run of its
-own, and a mass by its evidence.
+own (`steingp.by_mode`), and a mass by its evidence.
 """
 
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from steingp import corrected, flat, modes, tempering
+from steingp import corrected, flat, tempering
+from steingp.by_mode import RunsByMode
 from steingp.checks import check_count
 from steingp.corrected import State, part
 from steingp.data import Batch
 from steingp.densities import Density, OfOne, OnThreads, Rough, num_cores
 from steingp.devices import check_mesh, num_rows_shards
-from steingp.evidence import Evidence, bridge, fewest_draws, gaussian_log_mass
+from steingp.evidence import Evidence, bridge
 from steingp.flat import Flat
-from steingp.flights import Tempering, no_walls, untempered
+from steingp.flights import Tempering, untempered
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
-from steingp.modes import Modes
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
@@ -52,25 +51,8 @@ _EXPLORED = 5
 """Hyperparameters up to which modes are looked for by tempering, on small data."""
 _FEW_ROWS = 200
 """Up to which they are: many rows leave one mode, and a long way to it from the prior."""
-_CROSSING, _STAYING = 0.1, 0.25
-"""Two modes are one if particles go from one to the other in more sweeps than this share.
-If fewer of them than that stay, and none come back, a mode is walled off."""
-_LATE, _POOR = 40, 1.3
-"""Collected sweeps after which a run is cut if its R-hat is worse than this."""
-_UNSTEADY = 4
-"""Windows of adapting after which it is looked for modes that keep it from ending."""
-_NEGLIGIBLE = 15.0
-"""Nats of evidence, roughly estimated, that a mode may lack and still be collected."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
-
-
-class _Parent(NamedTuple):
-    """What a mode was before it was cut."""
-
-    modes: Modes
-    mode: int
-    state: State
 
 
 class Fit:
@@ -119,9 +101,7 @@ class Fit:
         self._sought = self.wanted
         """The effective size that runs which are done were to reach, or gave up."""
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
-        self.states: list[State] = [corrected.init(start)]
-        """One for every mode; they are run one after the other."""
-        self.modes: Modes = modes.ONE
+        self.by_mode = RunsByMode(corrected.init(start))
         self.exploration: Exploration | None = None
         """Led to the posterior by tempering, before anything else, if at all."""
         small = d <= _EXPLORED and work < 0.1 * _QUICK and model.num_data <= _FEW_ROWS
@@ -140,9 +120,6 @@ class Fit:
         )
         """Whether moves follow scores in single precision. What decides on them is not."""
         self._scored: tuple[Flat, Density] | None = None
-        self._parents: list[_Parent] = []
-        self.walled: set[int] = set()
-        """Modes with walls from the beginning, since their particles would leave."""
         self._evidence: list[Evidence] | None = None
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
@@ -179,18 +156,14 @@ class Fit:
         return fit
 
     @property
-    def state(self) -> State:
-        """Of the mode that is being run, or was last."""
-        return self.states[self._running]
+    def states(self) -> list[State]:
+        """Of all modes; there is one until more are found."""
+        return self.by_mode.states
 
     @property
-    def _running(self) -> int:
-        # modes are known once all have adapted, so that comes first
-        for stages in (("SVGD", "adapting"), ("collecting",)):
-            for k, state in enumerate(self.states):
-                if state.stage in stages:
-                    return k
-        return len(self.states) - 1
+    def state(self) -> State:
+        """Of the mode that is being run, or was last."""
+        return self.states[self.by_mode.running]
 
     def run(
         self,
@@ -220,12 +193,13 @@ class Fit:
 
     def _reopen(self) -> None:
         """Go on with runs that are done, if more is wanted of them than was."""
-        for k, state in enumerate(self.states if self.wanted > self._sought else []):
+        reopened = self.wanted > self._sought
+        for k, state in enumerate(self.states if reopened else []):
             if state.stage == "done" and state.effective_size() < self.wanted:
                 later = state.sweeps + corrected.SWEEPS_PER_LOOK
                 if state.sweeps >= corrected.HOPELESS_AFTER:
                     later = max(later, corrected.PAST_HOPELESS)
-                self.states[k] = dataclasses.replace(
+                self.by_mode.states[k] = dataclasses.replace(
                     state, stage="collecting", next_look=later
                 )
         self._sought = self.wanted
@@ -249,12 +223,9 @@ class Fit:
                 np.concatenate(reached), len(self.state.particles)
             )
             scored = corrected.evaluate(self._within(0), found, len(found))
-            self.states = [
-                dataclasses.replace(
-                    corrected.started(found, *scored),
-                    num_gradients=self.exploration.num_gradients + len(found),
-                )
-            ]
+            spent = self.exploration.num_gradients + len(found)
+            begun = corrected.started(found, *scored)
+            self.by_mode = RunsByMode(dataclasses.replace(begun, num_gradients=spent))
 
     def start_at(self, positions: np.ndarray) -> None:
         """Begin where these particles (J, d) are, instead of with prior draws.
@@ -265,162 +236,30 @@ class Fit:
         self.exploration, self.begun_by = None, "earlier draws"
         values, scores = self.evaluate(positions)
         begun = corrected.started(positions, values, scores)
-        self.states = [dataclasses.replace(begun, num_gradients=len(positions))]
+        self.by_mode = RunsByMode(
+            dataclasses.replace(begun, num_gradients=len(positions))
+        )
         self._begin_inner_iterations_here()
 
     def _advance(self) -> None:
         if self.exploring:
             self._explore()
             return
-        k = self._running
-        density = self._within(k)
-        before, self._evidence = self.states[k].stage, None
-        looks = self.states[k].looks
+        k = self.by_mode.running
+        state, self._evidence = self.states[k], None
         after = corrected.advance(
-            density, self.states[k], self.seed + _SEEDS_APART * k, self.wanted,
+            self._within(k), state, self.seed + _SEEDS_APART * k, self.wanted,
             self._sweeps_at_once,
         )  # fmt: skip
-        self.states[k] = after
-        if before == "adapting" and after.stage == "collecting":
-            self._settle(k)
-            if all(state.stage == "collecting" for state in self.states):
-                self._drop_negligible(range(len(self.states)))
-        elif before == after.stage == "adapting" and after.looks == _UNSTEADY > looks:
-            self._cut_early(k)
-        elif before == after.stage == "collecting" and after.sweeps == _LATE:
-            self._cut_late(k)
-        if self.state.stage not in (before, "done"):
+        self.by_mode.went_on(k, after)
+        if self.state.stage not in (state.stage, "done"):
             self._begin_inner_iterations_here()
             self._give_up_roughness_if_off()
 
-    def _settle(self, k: int) -> None:
-        """A run has adapted: are its particles one mode, part of another, or several?"""
-        state = self.states[k]
-        assert state.moves is not None
-        mode_of = self.modes.of(state.adapted[-corrected.SWEEPS_PER_WINDOW :])
-        crossing = float(np.mean(mode_of[1:] != mode_of[:-1]))
-        counts = np.bincount(mode_of[-1], minlength=len(self.states))
-        leaving = counts[k] < _STAYING * counts.sum()
-        if leaving and crossing < _CROSSING and self._wall_off(k):
-            return
-        if crossing > _CROSSING or leaving:
-            elsewhere = np.where(np.arange(len(counts)) == k, 0, counts)
-            most_stay = bool(counts[k] > elsewhere.sum())
-            self._merge(k, int(np.argmax(elsewhere)), keep_k=most_stay)
-            return
-        inside = self.modes.of(np.asarray(state.moves.positions)) == k
-        if not inside.all():
-            state = self.states[k] = corrected.brought_inside(state, inside)
-        self._cut(k, state, modes.gap(state.adapted[:, inside]))
-
-    def _drop_negligible(self, ones: Iterable[int]) -> None:
-        """Give up those of some modes that can have next to no mass."""
-        evidence = {k: _rough_log_evidence(self.states[k]) for k in ones}
-        best = max(evidence, key=lambda k: evidence[k])
-        for k in sorted(evidence, reverse=True):  # later ones move up
-            if evidence[k] < evidence[best] - _NEGLIGIBLE:
-                self._give_up(k, best)
-                best -= best > k
-
-    def _give_up(self, gone: int, heir: int) -> None:
-        """One mode is a part of another from now on, without a run of its own."""
-        spent = self.states[gone].num_gradients + self.states[heir].num_gradients
-        self._parents = []
-        self.modes = self.modes.merged(gone, heir)
-        self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
-        self.states.pop(gone)
-        self.walled = {m - (m > gone) for m in self.walled - {gone}}
-
-    def _cut_early(self, k: int) -> None:
-        """Adapting goes on and on: cut where particles stay apart, if they do."""
-        state = self.states[k]
-        self._cut(
-            k, dataclasses.replace(state, adapted=state.draws), modes.gap(state.draws)
-        )
-
-    def _cut_late(self, k: int) -> None:
-        """Collecting does not mix: cut where particles have stayed apart, if they have.
-
-        Both sides get walls from the beginning: some particles do cross.
-        """
-        state = self.states[k]
-        if float(np.max(state.mixing().mean_rhat)) < _POOR:
-            return
-        late = dataclasses.replace(state, adapted=state.draws)
-        num = len(self.states)
-        if self._cut(k, late, modes.gap(state.draws)) and len(self.states) > num:
-            self.walled |= {k, len(self.states) - 1}
-
-    def _cut(self, k: int, state: State, gap: modes.Gap | None) -> bool:
-        """Two runs for one, either side of a gap, if there is one and enough to tell."""
-        J, d = state.particles.shape
-        # a mode's mass needs a t, fitted to half of its particles
-        enough = fewest_draws(d) <= corrected.FEWEST_SWEEPS * (J // 2)
-        if gap is None or len(self.states) >= modes.MOST_MODES or not enough:
-            return False
-        self._parents.append(_Parent(self.modes, k, state))
-        self.modes = self.modes.cut(k, gap)
-        below, above = self._among(state, k), self._among(state, len(self.states))
-        if below is None or above is None:  # all have come to one side by now
-            self.modes, _, _ = self._parents.pop()
-            return False
-        self.states[k] = dataclasses.replace(
-            below, num_gradients=state.num_gradients, trace=state.trace,
-            num_replaced=state.num_replaced,
-        )  # fmt: skip
-        self.states.append(above)
-        self._drop_negligible((k, len(self.states) - 1))
-        return True
-
-    def _among(self, state: State, k: int) -> State | None:
-        """A run with those particles of a state that are in a mode, if there are any."""
-        assert state.moves is not None
-        members = np.flatnonzero(self.modes.of(np.asarray(state.moves.positions)) == k)
-        return corrected.among(state, members) if len(members) else None
-
-    def _wall_off(self, k: int) -> bool:
-        """Start a mode of the last cut again, with walls from the beginning.
-
-        Its particles left and did not come back: it is a narrow place that common steps
-        find hard to enter. With a metric and a step of its own its mass can be told.
-        """
-        last = len(self.states) - 1
-        if not self._parents or k not in (self._parents[-1].mode, last):
-            return False
-        begun = self._among(self._parents[-1].state, k)
-        if begun is None or k in self.walled:
-            return False
-        spent = self.states[k].num_gradients
-        self.states[k] = dataclasses.replace(begun, num_gradients=spent)
-        self.walled.add(k)
-        return True
-
-    def _merge(self, k: int, other: int, keep_k: bool) -> None:
-        """Particles cross between two modes: they are one.
-
-        If it was cut last, what it was before goes on, with all its particles; else one
-        of the two runs is enough.
-        """
-        spent = self.states[k].num_gradients + self.states[other].num_gradients
-        last = len(self.states) - 1
-        if self._parents and {self._parents[-1].mode, last} == {k, other}:
-            parent = self._parents.pop()
-            self.modes, k, state = parent
-            self.states[k] = dataclasses.replace(state, num_gradients=spent)
-            self.states.pop(last)
-            self.walled -= {k, last}
-            return
-        self._give_up(*((other, k) if keep_k else (k, other)))
-
     def _within(self, k: int) -> Density:
-        """The density that a mode's run sees: walled where it is collected, at least."""
-        d = self.states[k].particles.shape[1]
-        walls = no_walls(d)
-        walled = self.states[k].stage == "collecting" or k in self.walled
-        around = self.modes.walls(k) if walled else None
-        if around is not None:
-            walls[: len(around)] = around
-        return Tempered(self.scored(), Tempering(np.asarray(1.0), walls))
+        """The density that a mode's run sees."""
+        tempering = Tempering(np.asarray(1.0), self.by_mode.walls(k))
+        return Tempered(self.scored(), tempering)
 
     def scored(self) -> Density:
         """The density of particles, and how it is computed; made anew if it changes."""
@@ -463,7 +302,7 @@ class Fit:
             moves = state.moves._replace(values=exact[k])
             if not self.rough:
                 moves = moves._replace(scores=self.evaluate(moves.positions)[1])
-            self.states[k] = dataclasses.replace(state, moves=moves)
+            self.by_mode.states[k] = dataclasses.replace(state, moves=moves)
 
     @property
     def _on_threads(self) -> bool:
@@ -498,7 +337,7 @@ class Fit:
             note = f"sweep {state.sweeps}, looks again at {state.next_look}"
             name = "collecting"
             if len(self.states) > 1:
-                name = f"mode {self._running + 1} of {len(self.states)}"
+                name = f"mode {self.by_mode.running + 1} of {len(self.states)}"
             show(
                 int(self.wanted * min(state.sweeps / state.next_look, 1.0)), note, name
             )
@@ -525,7 +364,7 @@ class Fit:
                 bridge(
                     state.draws, state.values, log_density, seed=self.seed,
                     inside=None if len(self.states) == 1 else (
-                        lambda z, k=k: self.modes.of(z) == k
+                        lambda z, k=k: self.by_mode.modes.of(z) == k
                     ),
                 )
                 for k, state in enumerate(self.states)
@@ -552,20 +391,7 @@ class Fit:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Everything needed to go on later, as named arrays."""
-        arrays = {
-            f"{k}.{name}": array
-            for k, state in enumerate(self.states)
-            for name, array in corrected.to_arrays(state).items()
-        }
-        arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
-        arrays["walled"] = np.array(sorted(self.walled), int)
-        for i, parent in enumerate(self._parents):
-            parts = {f"modes.{n}": a for n, a in parent.modes.to_arrays().items()}
-            parts |= {
-                f"state.{n}": a for n, a in corrected.to_arrays(parent.state).items()
-            }
-            parts["mode"] = np.asarray(parent.mode)
-            arrays |= {f"parent{i}.{name}": array for name, array in parts.items()}
+        arrays = self.by_mode.to_arrays()
         if isinstance(self.density.target, Collapsed):
             arrays["start.tau"], arrays["start.nu"] = map(
                 np.asarray, self.density.target.start
@@ -594,22 +420,7 @@ class Fit:
         self._scored, self._sought = None, float(arrays["wanted"])
         if not self._asked:
             self.wanted = self._sought
-        self.modes = Modes.from_arrays(part(arrays, "modes"))
-        template = self.states[0]
-        self.states = [
-            corrected.from_arrays(template, part(arrays, str(k)))
-            for k in range(self.modes.num_modes)
-        ]
-        self.walled = set(np.asarray(arrays["walled"]).tolist())
-        self._parents = []
-        while parent := part(arrays, f"parent{len(self._parents)}"):
-            self._parents.append(
-                _Parent(
-                    Modes.from_arrays(part(parent, "modes")),
-                    int(parent["mode"]),
-                    corrected.from_arrays(template, part(parent, "state")),
-                )
-            )
+        self.by_mode = RunsByMode.from_arrays(self.states[0], arrays)
         explored = part(arrays, "exploration")
         self.exploration = tempering.from_arrays(explored) if explored else None
         self.seconds, self._evidence = float(arrays["seconds"]), None
@@ -618,11 +429,3 @@ class Fit:
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self.density = Flat(self.density.target.started_at(sites))
-
-
-def _rough_log_evidence(state: State) -> float:
-    """Of a mode that has adapted, as if it were Gaussian with the metric's covariance."""
-    assert state.moves is not None
-    widths = np.diagonal(np.asarray(state.moves.factor))
-    log_det = 2.0 * float(np.sum(np.log(widths)))
-    return gaussian_log_mass(np.asarray(state.moves.values), log_det, len(widths))

@@ -78,8 +78,8 @@ def _kept(run: Fit, k: int) -> np.ndarray:
         most = max(1, draws.shape[0] * draws.shape[1] // _MOST_WEIGHED)
         every = max(every, most)
     kept = draws[::every].reshape(-1, draws.shape[-1])
-    if run.modes.num_modes > 1:
-        inside = run.modes.of(kept) == k
+    if run.by_mode.modes.num_modes > 1:
+        inside = run.by_mode.modes.of(kept) == k
         kept = kept[inside] if inside.any() else kept
     if run.model.stream is not None:
         kept = kept[:: max(1, -(-len(kept) // FEWEST_DRAWS))]
@@ -262,11 +262,11 @@ def _against_scores(run: Fit, sizes: list[float]) -> list[verdicts.Check]:
     """Spread and Stein discrepancy, of the mode in which each is worst."""
     each = []
     for k, (state, size) in enumerate(zip(run.states, sizes, strict=True)):
-        if k in run.walled:  # its law ends at a wall, where the density does not
+        if k in run.by_mode.walled:  # its law ends there, where the density does not
             continue
         draws = state.draws.reshape(-1, state.draws.shape[-1])
-        if run.modes.num_modes > 1:
-            draws = draws[run.modes.of(draws) == k]
+        if run.by_mode.modes.num_modes > 1:
+            draws = draws[run.by_mode.modes.of(draws) == k]
         num = min(NUM_SCORED // len(run.states), int(size), len(draws))
         some = draws[np.linspace(0, len(draws) - 1, max(num, 2)).astype(int)]
         _, scores = run.evaluate(some)
