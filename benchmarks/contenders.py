@@ -101,7 +101,7 @@ def ours_gradient(task: dict[str, Any]) -> Measure:
     import jax
 
     import steingp as sg
-    from steingp import corrected
+    from steingp import descent
     from steingp.fitting import Fit
     from steingp.precision import float64
 
@@ -129,7 +129,7 @@ def ours_gradient(task: dict[str, Any]) -> Measure:
 
         def step() -> None:
             jax.block_until_ready(
-                corrected._step(density, positions, scored, state.optimiser)
+                descent.step(density, positions, scored, state.optimiser)
             )
 
         with run.blas():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from steingp import densities, moves
-from steingp.densities import OfOne, OnThreads, Rough, for_each
+from steingp.densities import OfOne, OnThreads, Rough, for_each, is_rough
 from steingp.flights import (
     Course,
     Departure,
@@ -78,8 +78,7 @@ class StepByStep:
 
     def __init__(self, density: Any) -> None:
         self._density = density
-        if hasattr(density, "values"):
-            self.values = density.values
+        self.rough, self.values = is_rough(density), density.values
 
     def __call__(self, positions: Any) -> Any:
         return self._density(positions)

@@ -286,6 +286,7 @@ class RoughlyScored(eqx.Module):
     """Wrong scores and wrong values; the right ones by `values`."""
 
     density: Gaussian
+    rough: bool = eqx.field(default=True, static=True)
 
     def __call__(self, z: Array) -> tuple[Array, Array]:
         values, scores = self.density(z)

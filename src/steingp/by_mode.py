@@ -165,10 +165,10 @@ class RunsByMode:
 
     def _give_up(self, gone: int, heir: int) -> None:
         """One mode is a part of another from now on, without a run of its own."""
-        spent = self.states[gone].num_gradients + self.states[heir].num_gradients
+        spent = _effort(self.states[gone], self.states[heir])
         self._parents = []
         self.modes = self.modes.merged(gone, heir)
-        self.states[heir] = dataclasses.replace(self.states[heir], num_gradients=spent)
+        self.states[heir] = dataclasses.replace(self.states[heir], **spent)
         self.states.pop(gone)
         self.walled = {m - (m > gone) for m in self.walled - {gone}}
 
@@ -206,8 +206,8 @@ class RunsByMode:
             self.modes, _, _ = self._parents.pop()
             return False
         self.states[k] = dataclasses.replace(
-            below, num_gradients=state.num_gradients, trace=state.trace,
-            num_replaced=state.num_replaced,
+            below, trace=state.trace, num_replaced=state.num_replaced,
+            **_effort(state),
         )  # fmt: skip
         self.states.append(above)
         self.drop_negligible((k, len(self.states) - 1))
@@ -231,8 +231,8 @@ class RunsByMode:
         begun = self._among(self._parents[-1].state, k)
         if begun is None or k in self.walled:
             return False
-        spent = self.states[k].num_gradients
-        self.states[k] = dataclasses.replace(begun, num_gradients=spent)
+        spent = _effort(self.states[k])
+        self.states[k] = dataclasses.replace(begun, **spent)
         self.walled.add(k)
         return True
 
@@ -242,16 +242,24 @@ class RunsByMode:
         If it was cut last, what it was before goes on, with all its particles; else one
         of the two runs is enough.
         """
-        spent = self.states[k].num_gradients + self.states[other].num_gradients
+        spent = _effort(self.states[k], self.states[other])
         last = len(self.states) - 1
         if self._parents and {self._parents[-1].mode, last} == {k, other}:
             parent = self._parents.pop()
             self.modes, k, state = parent
-            self.states[k] = dataclasses.replace(state, num_gradients=spent)
+            self.states[k] = dataclasses.replace(state, **spent)
             self.states.pop(last)
             self.walled -= {k, last}
             return
         self._give_up(*((other, k) if keep_k else (k, other)))
+
+
+def _effort(*states: State) -> dict[str, int]:
+    """What runs have cost so far, together."""
+    return {
+        "num_gradients": sum(state.num_gradients for state in states),
+        "num_values": sum(state.num_values for state in states),
+    }
 
 
 def _rough_log_evidence(state: State) -> float:

@@ -7,45 +7,46 @@ Over any log density of a vector, whose prior should be about standard normal:
 2. *adapting*: Metropolis-adjusted Hamiltonian moves, in windows of sweeps, each of which
    gives metric and step to the next. It ends when a window's mean log density is that of
    the window before, and the widths of its draws are those of its metric.
-3. *collecting*: metric and step are frozen and every sweep is kept. It ends when the draws
-   are worth the effective size that was asked for, or it is clear that they will not be.
+3. *collecting*: metric and step are frozen and every sweep is kept. Where some sweeps of
+   leaps (`steingp.leaps`), whose law is fitted to draws of the second stage, show that they
+   are taken often enough, the law is fitted again, with their draws, and frozen as well;
+   most sweeps are of leaps then. It ends when the draws are worth the effective size that
+   was asked for, or it is clear that they will not be.
 
 No step size is asked for: SVGD's is in units of the prior, the moves' is adapted. Draws of
-the first two stages are thrown away, and the third does not adapt, so what is kept has no
-bias of adaptation.
+the first two stages, and of trying leaps, are thrown away, and from then on nothing adapts,
+so what is kept has no bias of adaptation.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from steingp import moves, svgd
+from steingp import descent, leaps, moves
 from steingp.densities import Density, makes_sweeps
-from steingp.devices import on_all_devices
+from steingp.leaps import Law
 from steingp.moves import MoveState
-from steingp.precision import float64, to_numpy
-from steingp.stein import RBF, phi
+from steingp.precision import float64
 from steingp.weights import Mixing, mixing
 
 STAGES = ("SVGD", "adapting", "collecting", "done")
 
-STEP = 0.1
-"""Of Adam in the SVGD stage; a prior's sd is 1."""
 STEPS_PER_LOOK, MOST_STEPS = 10, 150
 """Of SVGD, between looks at the mean log density, and in all."""
-RISE = 0.1
+STEPS_OF_METRIC = 5
+"""Of SVGD, the last ones, that tell the first metric."""
+RISE = 0.3
 """SVGD goes on while the mean log density rises by this per dimension between looks."""
 SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 """Of the adapting stage."""
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
+SWEEPS_OF_TRIAL, TAKEN = 5, 0.1
+"""Of leaps, when collecting begins; and the share of them that must be taken there."""
 HOPELESS_AFTER, PAST_HOPELESS, HOPELESS = 100, 150, 0.02
 """Collecting ends at the look between so many sweeps if each draw is worth less than the
 third. It is asked once: a run that is taken up again goes on."""
@@ -78,6 +79,10 @@ class State:
     """Log densities of `draws`."""
     adapted: Float[np.ndarray, "sweeps J d"]
     """Draws of the last windows of adapting, once it has ended."""
+    leaping: str
+    """"unknown" whether leaps are worth while, on "trial", "yes" or "no"."""
+    law: Law | None
+    """Of leaps."""
     previous: float
     """Mean log density of the window before, while adapting."""
     looks: int
@@ -86,10 +91,13 @@ class State:
     """The number of collected sweeps at which the effective size is looked at next."""
     num_gradients: int
     """Of the log density, so far, over all particles."""
+    num_values: int
+    """Log densities alone, likewise."""
     num_replaced: int
     """Particles that were lost and became copies of others."""
     trace: Mapping[str, np.ndarray]
-    """One entry per sweep: acceptance, step, leapfrogs, mean log density, failures."""
+    """One entry per sweep: acceptance, step, leapfrogs, mean log density, failures, the
+    share of leaps that were taken."""
 
     @property
     def sweeps(self) -> int:
@@ -109,19 +117,23 @@ class State:
 def init(positions: Float[np.ndarray, "J d"]) -> State:
     """The state before anything was done; `positions` are draws from the prior."""
     J, d = positions.shape
+    scored, optimiser = descent.begin(positions)
     return State(
         stage=STAGES[0],
         particles=positions,
-        scored=(np.full(J, np.nan), np.full((J, d), np.nan)),
-        optimiser=float64(lambda: to_numpy(svgd.adam(STEP).init(positions)))(),
+        scored=scored,
+        optimiser=optimiser,
         moves=None,
         draws=np.zeros((0, J, d)),
         values=np.zeros((0, J)),
         adapted=np.zeros((0, J, d)),
+        leaping="unknown",
+        law=None,
         previous=-np.inf,
         looks=0,
         next_look=FEWEST_SWEEPS,
         num_gradients=0,
+        num_values=0,
         num_replaced=0,
         trace={},
     )
@@ -165,7 +177,7 @@ def advance(
     if state.stage == "adapting":
         return _adapt(_sweep(density, state, seed, num_sweeps, adapting=True))
     if state.stage == "collecting":
-        return _look(_sweep(density, state, seed, num_sweeps, adapting=False), wanted)
+        return _collect(density, state, seed, wanted, num_sweeps)
     return state
 
 
@@ -189,10 +201,13 @@ def among(state: State, members: Int[np.ndarray, " k"]) -> State:
         draws=state.draws[:0],
         values=state.values[:0],
         adapted=state.adapted[:0],
+        leaping="unknown",
+        law=None,
         previous=-np.inf,
         looks=0,
         next_look=FEWEST_SWEEPS,
         num_gradients=0,
+        num_values=0,
         num_replaced=0,
         trace={},
     )
@@ -215,8 +230,10 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
         arrays |= {
             f"moves.{n}": np.asarray(a) for n, a in state.moves._asdict().items()
         }
+    if state.law is not None:
+        arrays |= {f"law.{n}": a for n, a in state.law._asdict().items()}
     arrays |= {f"trace.{name}": a for name, a in state.trace.items()}
-    for name in ("stage", *_ARRAYS, *_SCALARS):
+    for name in ("stage", "leaping", *_ARRAYS, *_SCALARS):
         arrays[name] = np.asarray(getattr(state, name))
     arrays["scored.values"], arrays["scored.scores"] = state.scored
     return arrays
@@ -235,10 +252,13 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
     leaves, structure = jax.tree.flatten(template.optimiser)
     optimiser = [part(arrays, "optimiser")[str(i)] for i in range(len(leaves))]
     moved, scored = part(arrays, "moves"), part(arrays, "scored")
+    law = part(arrays, "law")
     return State(
         stage=str(arrays["stage"]),
         optimiser=jax.tree.unflatten(structure, optimiser),
         moves=MoveState(**moved) if moved else None,
+        leaping=str(arrays["leaping"]),
+        law=Law(**law) if law else None,
         trace=part(arrays, "trace"),
         scored=(scored["values"], scored["scores"]),
         **{name: np.asarray(arrays[name]) for name in _ARRAYS},
@@ -256,7 +276,9 @@ def part(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
 
 
 _ARRAYS = ("particles", "draws", "values", "adapted")
-_SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
+_SCALARS = (
+    "previous", "looks", "next_look", "num_gradients", "num_values", "num_replaced",
+)  # fmt: skip
 
 
 # --- the stages -------------------------------------------------------------------------
@@ -265,14 +287,15 @@ _SCALARS = ("previous", "looks", "next_look", "num_gradients", "num_replaced")
 def _descend(density: Density, state: State) -> State:
     J, d = state.particles.shape
     positions, scored, optimiser = state.particles, state.scored, state.optimiser
-    means = []
+    means, steps = [], []
     for _ in range(STEPS_PER_LOOK):
-        positions, scored, optimiser, mean = _step(
+        positions, scored, optimiser, mean = descent.step(
             density, positions, scored, optimiser
         )
         means.append(mean)
-    positions, scored, optimiser, means = jax.device_get(
-        (positions, scored, optimiser, means)
+        steps.append((positions, *scored))
+    positions, scored, optimiser, means, steps = jax.device_get(
+        (positions, scored, optimiser, means, steps[-STEPS_OF_METRIC:])
     )
     if not np.isfinite(means[-1]):
         raise FloatingPointError(NOWHERE)
@@ -287,20 +310,31 @@ def _descend(density: Density, state: State) -> State:
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    return _begin_adapting(state)
+    told = (np.concatenate(part) for part in zip(*steps, strict=True))
+    return _begin_adapting(state, *told)
 
 
-def _begin_adapting(state: State) -> State:
-    """From where SVGD brought the particles; copies of others for those nowhere."""
+def _begin_adapting(state: State, *told: np.ndarray) -> State:
+    """From where SVGD brought the particles; copies of others for those nowhere.
+
+    The first metric is of positions, values and scores that are `told`, of the last steps,
+    or else of where particles are.
+    """
     values, scores = state.scored
-    healthy = np.asarray(_healthy(values, scores))
+    healthy = np.asarray(descent.healthy(values, scores))
     if not healthy.any():
         raise FloatingPointError(NOWHERE)
     source = np.where(healthy, np.arange(len(values)), np.flatnonzero(healthy)[0])
+    begun = moves.start(state.particles[source], values[source], scores[source])
+    positions, values, scores = told or (state.particles, values, scores)
+    far = _LOST + 6.0 * np.sqrt(positions.shape[1] / 2.0)
+    near = np.array(descent.healthy(values, scores))
+    near &= values > np.max(values[near]) - far
+    factor = moves.curved_factor(positions[near], scores[near])
     return dataclasses.replace(
         state,
         stage="adapting",
-        moves=moves.start(state.particles[source], values[source], scores[source]),
+        moves=begun._replace(factor=factor),
         previous=-np.inf,
         looks=0,
         num_replaced=int(np.sum(~healthy)),
@@ -316,117 +350,47 @@ def _copies(particles: MoveState, source: Int[np.ndarray, " J"]) -> MoveState:
     )
 
 
-def _step(
-    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
-) -> tuple[Any, tuple[Any, Any], Any, Any]:
-    """An SVGD step by Adam, log densities and scores where it leads, and their mean.
-
-    A particle without a finite score is carried by the others. Where none has any, as
-    before the first evaluation, all stay.
-    """
-    if density.compiled:
-        return _step_compiled(density, positions, scored, optimiser)
-    positions, optimiser = _along_phi_compiled(positions, scored, optimiser)
-    values, scores = map(np.asarray, density(positions))
-    healthy = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
-    mean = np.mean(values[healthy]) if healthy.any() else np.nan
-    return positions, (values, scores), optimiser, mean
-
-
-@eqx.filter_jit
-def _step_compiled(
-    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
-) -> tuple[Array, tuple[Array, Array], Any, Array]:
-    positions, optimiser = _along_phi(positions, scored, optimiser)
-    stepped = positions, *_scored(density, positions, optimiser)
-    return on_all_devices(density.mesh, stepped)
-
-
-def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:
-    positions = jnp.asarray(positions)
-    healthy = _healthy(*scored)
-    direction = phi(RBF(), positions, jnp.where(healthy[:, None], scored[1], 0.0))
-    update, new = svgd.adam(STEP).update(-direction, optimiser, positions)
-    return jax.tree.map(
-        lambda new, old: jnp.where(healthy.any(), new, old),
-        (positions + jnp.asarray(update), new),
-        (positions, optimiser),
-    )
-
-
-_along_phi_compiled = eqx.filter_jit(_along_phi)
-
-
-def _scored(
-    density: Density, positions: Array, optimiser: Any
-) -> tuple[tuple[Array, Array], Any, Array]:
-    values, scores = (jnp.asarray(part, float) for part in density(positions))
-    mean = jnp.mean(values, where=_healthy(values, scores))
-    return (values, scores), optimiser, mean
-
-
-@float64
-def evaluate(
-    density: Density, positions: Float[np.ndarray, "S d"], num_particles: int
-) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]]:
-    """Log densities and scores of any number of positions.
-
-    As many at a time as move together, and of a density that is compiled by SVGD steps
-    that stay where they are: what a run needs anyway is compiled once.
-    """
-    if makes_sweeps(density):  # and is compiled for one number of positions already
-        values, scores = density(positions)
-    else:
-        values, scores = _evaluate_in_parts(density, positions, num_particles)
-    exact = getattr(density, "values", None)  # where those of a call are rough
-    if exact is not None:
-        values = exact(positions)
-    return np.asarray(values), np.asarray(scores)
-
-
-def _evaluate_in_parts(
-    density: Density, positions: np.ndarray, num_particles: int
-) -> tuple[np.ndarray, np.ndarray]:
-    missing = -len(positions) % num_particles
-    filled = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
-    parts = filled.reshape(-1, num_particles, positions.shape[1])
-    rest = init(parts[0])
-    found = jax.device_get(
-        [
-            _step(density, part, rest.scored, rest.optimiser)[1]
-            if density.compiled
-            else density(part)
-            for part in parts
-        ]
-    )
-    values, scores = (np.concatenate(part) for part in zip(*found, strict=True))
-    return values[: len(positions)], scores[: len(positions)]
-
-
-def _healthy(values: Any, scores: Any) -> Array:
-    return jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
-
-
 def _sweep(
     density: Density, state: State, seed: int, num_sweeps: int, adapting: bool
 ) -> State:
     assert state.moves is not None
+    begun, extra = leaps.with_scores(density, state.moves)
     # a density that is neither compiled nor makes sweeps itself can be stopped after each
     several = density.compiled or (makes_sweeps(density) and not adapting)
-    keys = moves.sweep_keys(seed, state.moves, num_sweeps if several else 1)
-    new, swept = moves.sweeps(density, state.moves, keys, adapting=adapting)
-    J = len(new.values)
+    keys = moves.sweep_keys(seed, begun, num_sweeps if several else 1)
+    new, swept = moves.sweeps(density, begun, keys, adapting=adapting)
+    state = _kept(state, new, swept, np.zeros(len(swept.values)))
+    extra *= len(new.values)
+    return dataclasses.replace(state, num_gradients=state.num_gradients + extra)
+
+
+def _leap(density: Density, state: State, seed: int, num_sweeps: int) -> State:
+    """Sweeps of leaps; on trial, without trajectories."""
+    assert state.moves is not None and state.law is not None
+    new, swept, taken = leaps.sweeps(
+        density, state.law, state.moves, seed, num_sweeps,
+        trajectories=state.leaping == "yes",
+    )  # fmt: skip
+    num = leaps.TRIES * swept.values.size
+    state = _kept(state, new, swept, taken)
+    return dataclasses.replace(state, num_values=state.num_values + num)
+
+
+def _kept(state: State, new: MoveState, swept: moves.Swept, taken: np.ndarray) -> State:
+    """The state with what some sweeps gave."""
     empty = np.zeros(0)
+    told = swept.info._asdict() | {"leaps": taken}
     trace = {
-        name: np.append(state.trace.get(name, empty), getattr(swept.info, name))
-        for name in swept.info._fields
+        name: np.append(state.trace.get(name, empty), each)
+        for name, each in told.items()
     }
+    spent = len(new.values) * int(np.sum(swept.info.num_gradients))
     return dataclasses.replace(
         state,
         moves=new,
         draws=np.concatenate([state.draws, swept.positions]),
         values=np.concatenate([state.values, swept.values]),
-        num_gradients=state.num_gradients + J * int(np.sum(swept.info.num_gradients)),
+        num_gradients=state.num_gradients + spent,
         trace=trace,
     )
 
@@ -493,6 +457,34 @@ def _replace_lost(
     source = np.arange(len(values))
     source[lost] = good[np.arange(lost.sum()) % len(good)]
     return _copies(particles, source), lost
+
+
+def _collect(
+    density: Density, state: State, seed: int, wanted: float, num_sweeps: int
+) -> State:
+    if state.leaping == "no":
+        return _look(_sweep(density, state, seed, num_sweeps, adapting=False), wanted)
+    if state.leaping == "yes":
+        return _look(_leap(density, state, seed, num_sweeps), wanted)
+    if state.leaping == "unknown":
+        law = leaps.fitted(state.adapted)
+        state = dataclasses.replace(state, leaping="trial", law=law)
+    return _judge_leaps(_leap(density, state, seed, num_sweeps))
+
+
+def _judge_leaps(state: State) -> State:
+    """After the trial: are leaps taken often enough? If so, their law is fitted anew."""
+    if state.sweeps < SWEEPS_OF_TRIAL:
+        return state
+    worth_it = np.mean(state.trace["leaps"][-SWEEPS_OF_TRIAL:]) >= TAKEN
+    law = leaps.fitted(np.concatenate([state.adapted, state.draws]))
+    return dataclasses.replace(
+        state,
+        leaping="yes" if worth_it else "no",
+        law=law if worth_it else None,
+        draws=state.draws[:0],
+        values=state.values[:0],
+    )
 
 
 def _look(state: State, wanted: float) -> State:

@@ -51,13 +51,22 @@ class Density(Protocol):
 
     def __call__(self, positions: Any) -> tuple[Any, Any]: ...
 
-    # Two more, where it has them: `values` of positions, exact where those of a call are
-    # rough, and `fly`, whole sweeps at a time (see `OnThreads`).
+    def values(self, positions: Any) -> Any:
+        """Log densities alone: of any number of positions, and exact."""
+        ...
+
+    # Two more, where it has them: `rough`, True where values of a call are not exact, and
+    # `fly`, whole sweeps at a time (see `OnThreads`).
 
 
 def makes_sweeps(density: Any) -> bool:
     """Whether it makes whole sweeps by itself, as those on threads do."""
     return getattr(density, "fly", None) is not None
+
+
+def is_rough(density: Any) -> bool:
+    """Whether the log densities of a call are rough, and `values` has the exact ones."""
+    return getattr(density, "rough", False)
 
 
 class OfOne(eqx.Module):
@@ -74,11 +83,19 @@ class OfOne(eqx.Module):
         shared = (self.log_density, self.data)
         return over_particles(self.mesh, self._here, shared, positions)
 
-    def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
-        log_density, data = shared
+    def values(self, positions: Float[Array, "S d"]) -> Array:
+        shared = (self.log_density, self.data)
+        return over_particles(self.mesh, self._values_here, shared, positions)
 
-        def one(z: Array) -> tuple[Array, Array]:
-            return jax.value_and_grad(log_density)(z, data)
+    def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
+        return self._each(jax.value_and_grad(shared[0]), shared[1], positions)
+
+    def _values_here(self, shared: tuple[Any, Any], positions: Array) -> Array:
+        return self._each(*shared, positions)
+
+    def _each(self, function: Any, data: Any, positions: Array) -> Any:
+        def one(z: Array) -> Any:
+            return function(z, data)
 
         if self.at_once is None or self.at_once >= len(positions):
             return jax.vmap(one)(positions)
@@ -272,6 +289,11 @@ class OnThreads:
         scored = self._at_rest(np.asarray(positions, float), num_leapfrogs=1)
         return scored[:, 0], scored[:, 1:]
 
+    def values(self, positions: Any) -> np.ndarray:
+        """Log densities alone, which are exact, however rough scores are."""
+        z = np.asarray(positions, float)
+        return self._at_rest(z, num_leapfrogs=0, exact=True)[:, 0]
+
     def _at_rest(
         self, z: Float[np.ndarray, "J d"], num_leapfrogs: int, exact: bool = False
     ) -> np.ndarray:
@@ -351,8 +373,6 @@ class _Flying(NamedTuple):
             _, end, scored = jax.lax.while_loop(
                 going, onward, (jnp.asarray(0), start, scored)
             )
-            if self.score is exactly:
-                return end, scored
             value = jax.lax.cond(
                 course.exact > 0.0,
                 lambda z: log_density(z, data),
@@ -420,6 +440,7 @@ class Rough:
 
     compiled = False
     mesh = None
+    rough = True
 
     def __init__(
         self, log_density: Any, data: Any, num_positions: int, num_threads: int
@@ -428,13 +449,10 @@ class Rough:
             log_density, data, num_positions, num_threads, score=roughly
         )
         self.fly = functools.partial(self._rough.fly, exact=True)
+        self.values = self._rough.values
 
     def __call__(self, positions: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._rough(positions)
-
-    def values(self, positions: Any) -> np.ndarray:
-        z = np.asarray(positions, float)
-        return self._rough._at_rest(z, num_leapfrogs=0, exact=True)[:, 0]
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from steingp import corrected, flat, tempering
+from steingp import corrected, descent, flat, tempering
 from steingp.by_mode import RunsByMode
 from steingp.checks import check_count
 from steingp.corrected import State, part
@@ -222,7 +222,7 @@ class Fit:
             found = tempering.spread_out(
                 np.concatenate(reached), len(self.state.particles)
             )
-            scored = corrected.evaluate(self._within(0), found, len(found))
+            scored = descent.evaluate(self._within(0), found, len(found))
             spent = self.exploration.num_gradients + len(found)
             begun = corrected.started(found, *scored)
             self.by_mode = RunsByMode(dataclasses.replace(begun, num_gradients=spent))
@@ -375,7 +375,7 @@ class Fit:
         """Log densities and scores of positions (S, d)."""
         density = Tempered(self.scored(), untempered(self.state.particles.shape[1]))
         with self.blas():
-            return corrected.evaluate(density, positions, len(self.state.particles))
+            return descent.evaluate(density, positions, len(self.state.particles))
 
     def inner_distance(self, positions: np.ndarray) -> np.ndarray:
         """How far the inner iteration left q(f) from its limit at each position, in sds."""

@@ -194,8 +194,9 @@ def _report(
         rhat=rhat,
         num_particles=len(run.state.particles),
         num_gradients=sum(s.num_gradients for s in run.states),
+        num_values=sum(s.num_values for s in run.states),
         num_sweeps=sum(s.sweeps for s in run.states) if known else 0,
-        acceptance=float(acceptance.mean()) if len(acceptance) else float("nan"),
+        acceptance=float(np.nanmean(acceptance)) if len(acceptance) else float("nan"),
         num_replaced=sum(s.num_replaced for s in run.states),
         pareto_k=k,
         weighted=weights is not None,
@@ -250,7 +251,7 @@ def _steps(run: Fit) -> verdicts.Check:
             failed = np.sum(trace["num_failed"]) / state.draws[..., 0].size
         found.append(
             verdicts.accepted(
-                float(np.mean(trace["acceptance"])),
+                float(np.nanmean(trace["acceptance"])),
                 float(failed),
                 float(np.max(trace["energy_error"])),
             )

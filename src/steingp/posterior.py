@@ -62,6 +62,8 @@ class FitReport(NamedTuple):
     """Of the weights; None where f is integrated out exactly, or with inducing points."""
     weighted: bool
     seconds: float
+    num_values: int = 0
+    """Log densities of one particle without a gradient, over all particles."""
 
 
 class Mode(NamedTuple):

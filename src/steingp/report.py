@@ -260,6 +260,7 @@ def _making(posterior: Posterior, facts: Mapping[str, Any]) -> str:
             ("particles", str(report.num_particles)),
             ("effective size", f"{report.effective_size:.0f} independent draws"),
             ("gradients", f"{report.num_gradients:,}"),
+            ("log densities alone", f"{report.num_values:,}"),
             ("acceptance", f"{report.acceptance:.2f}"),
             ("seconds", f"{report.seconds:.1f}"),
         ]

@@ -111,6 +111,12 @@ class FullPasses:
             )
         return values, scores
 
+    def values(self, positions: Any) -> Array:
+        """Log densities alone: one pass instead of two."""
+        positions = jnp.asarray(positions)
+        sums = self.sums(positions)
+        return _bounds(self._target, self._flat, positions, sums)[0]
+
     def particles(self, positions: Array) -> Particle:
         """Constrained particles, each with its q(u)."""
         sums = self.sums(positions)
@@ -134,13 +140,29 @@ class RowsOverDevices(eqx.Module):
     compiled: bool = eqx.field(default=True, static=True)
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
+        return self._everywhere(self._here, positions)
+
+    def values(self, positions: Array) -> Array:
+        """Log densities alone."""
+        return self._everywhere(self._values_here, positions)
+
+    def _everywhere(self, function: Callable[[Any, Any], Any], positions: Array) -> Any:
         arrays = eqx.filter(self.flat, eqx.is_array)
         spec = (
             jax.tree.map(lambda _: PartitionSpec(), arrays),
             jax.tree.map(lambda _: PartitionSpec(ROWS), self.data),
         )
         shared = (self.flat, self.data)
-        return over_particles(self.mesh, self._here, shared, positions, spec)
+        return over_particles(self.mesh, function, shared, positions, spec)
+
+    def _values_here(self, shared: tuple[Any, Batch], positions: Array) -> Array:
+        flat, own = shared
+
+        def one(z: Array) -> Array:
+            sums = jax.lax.psum(flat.target.all_sums(flat.constrain(z), own), ROWS)
+            return flat.target.bound(sums) + _prior(flat, z)[0]
+
+        return jax.lax.map(one, positions, batch_size=self.at_once)
 
     def _here(self, shared: tuple[Any, Batch], positions: Array) -> tuple[Array, Array]:
         flat, own = shared

@@ -35,8 +35,9 @@ from jaxtyping import Float
 from scipy.special import ndtri
 
 from steingp import moves
-from steingp.corrected import NOWHERE, evaluate
-from steingp.densities import Density, makes_sweeps
+from steingp.corrected import NOWHERE
+from steingp.densities import Density, is_rough, makes_sweeps
+from steingp.descent import evaluate
 from steingp.flights import WIDTH, Landing, Tempering, log_start, no_walls, untempered
 from steingp.precision import float64
 from steingp.weights import log_sum, resample
@@ -75,17 +76,17 @@ class Tempered(eqx.Module):
         return self.tempering.of(values, scores, positions)
 
     @property
-    def values(self) -> Callable[[Any], Any] | None:
-        """Exact values, where those of a call are rough."""
-        exact = getattr(self.density, "values", None)
-        if exact is None:
-            return None
+    def rough(self) -> bool:
+        """Whether the values of a call are rough."""
+        return is_rough(self.density)
 
-        def values(positions: Any) -> Any:
-            z = np.asarray(positions)
-            return self.tempering.of(exact(z), z, z)[0]
-
-        return values
+    def values(self, positions: Any) -> Any:
+        """Log densities alone, exact ones."""
+        values = self.density.values(positions)
+        if self.compiled:
+            return jax.vmap(self.tempering.of)(values, positions, positions)[0]
+        z = np.asarray(positions)
+        return self.tempering.of(np.asarray(values), z, z)[0]
 
     @property
     def fly(self) -> Callable[..., Landing] | None:

@@ -33,6 +33,7 @@ from steingp.moves.loop import jitted_sweeps as jitted_sweeps
 from steingp.moves.loop import run as run
 from steingp.moves.loop import sweep_keys as sweep_keys
 from steingp.moves.loop import sweeps as sweeps
+from steingp.moves.metric import curved_factor as curved_factor
 from steingp.moves.metric import shrunk_factor as shrunk_factor
 from steingp.moves.state import MoveState as MoveState
 from steingp.moves.state import ValueAndScore as ValueAndScore

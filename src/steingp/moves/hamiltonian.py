@@ -10,7 +10,7 @@ from jax import Array
 from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int, Key
 
-from steingp.densities import makes_sweeps
+from steingp.densities import is_rough, makes_sweeps
 from steingp.flights import Flight, acceptance, arrive, depart
 from steingp.moves.state import MoveState, ValueAndScore
 from steingp.precision import float64, to_numpy
@@ -113,8 +113,8 @@ def sweep(
 
     Args:
         value_and_score: positions (J, d) to log densities (J,) and scores (J, d). If it
-            has a method `values` of positions, those decide on acceptance, and what a
-            call gives may be rough, as long as it depends on positions alone. If it has
+            is `rough`, its method `values` of positions decides on acceptance, and what a
+            call gives may be off, as long as it depends on positions alone. If it has
             a method `fly` and is not compiled, that makes whole sweeps.
         state: from `init` or an earlier sweep.
         keys: one per particle: permuted with the particles, they permute the result.
@@ -199,9 +199,9 @@ def move(
         trip = begun
         while trip.going:
             trip = onward(trip)
-    exact = getattr(value_and_score, "values", None)
-    if exact is not None:
-        values = jnp.asarray(exact(trip.flight.position))
+    if is_rough(value_and_score):
+        density: Any = value_and_score
+        values = jnp.asarray(density.values(trip.flight.position))
         trip = trip._replace(flight=trip.flight._replace(value=values))
     return _finish(state, start, trip, randomness.log_uniform, jnp.asarray(adapting))
 

@@ -56,6 +56,35 @@ def shrunk_factor(draws: ArrayLike) -> Float[np.ndarray, "d d"]:
     return spread[:, None] * np.linalg.cholesky(correlation)
 
 
+def curved_factor(draws: ArrayLike, scores: ArrayLike) -> Float[np.ndarray, "d d"]:
+    """Lower F with F F' the inverse curvature of a density, of draws and scores there.
+
+    With C the covariance of draws and S that of scores, the G with G S G = C, their
+    geometric mean. Under a Gaussian scores are -P (z - m), so that S = P C P and G is the
+    inverse of P, however wide the draws are: it needs no draws from the density.
+
+    Args:
+        draws: (..., d), positions near the mass.
+        scores: of the log density there.
+
+    Returns:
+        The factor, (d, d).
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import moves
+        >>> z = 0.1 * np.random.default_rng(0).normal(size=(200, 2))
+        >>> F = moves.curved_factor(z, -z / np.array([9.0, 1.0]))     # of N(0, diag(9, 1))
+        >>> bool(np.allclose(F @ F.T, np.diag([9.0, 1.0]), atol=0.2))
+        True
+    """
+    C, S = (f @ f.T for f in (shrunk_factor(draws), shrunk_factor(scores)))
+    L = np.linalg.cholesky(C)
+    eigenvalues, vectors = np.linalg.eigh(L.T @ S @ L)
+    root = L @ (vectors * np.maximum(eigenvalues, 1e-300) ** -0.25)
+    return np.linalg.cholesky(root @ root.T)  # L (L' S L)^(-1/2) L'
+
+
 def _shrunk_correlation(white: np.ndarray) -> np.ndarray:
     """The correlation matrix of n draws of variance 1 and mean 0, shrunk."""
     n, d = white.shape

@@ -1,0 +1,236 @@
+"""Leaps: moves of particles to places that were drawn without looking where they are.
+
+A leap is drawn from a law that resembles the density, and taken or not by Metropolis and
+Hastings (an independence sampler: Tierney 1994). It needs log densities alone, a third of
+the work of a gradient, of any number of places at a time; a particle that takes it has
+forgotten where it was. Where the law's tails are too thin a particle may wait long, so a
+Hamiltonian trajectory goes before every few sweeps of leaps.
+
+The law is a t in coordinates whose skewness is taken out, one by one:
+
+    z = centre + scale sinh(arsinh(u) + skew),   u ~ t(mean, factor factor')
+
+    >>> import numpy as np
+    >>> from steingp import leaps
+    >>> rng = np.random.default_rng(0)
+    >>> draws = np.log(rng.gamma(5.0, size=(300, 2)))
+    >>> law = leaps.fitted(draws)
+    >>> z, log_density = law.sample(rng, 1000)
+    >>> bool(np.abs(z.mean() - draws.mean()) < 0.1)
+    True
+    >>> bool(np.allclose(log_density, law.log_density(z)))
+    True
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import solve_triangular
+from scipy.special import gammaln
+
+from steingp import moves
+from steingp.densities import Density
+from steingp.descent import evaluate_values, score
+from steingp.moves import MoveInfo, MoveState, Swept, shrunk_factor
+
+FREEDOM = 7.0
+"""Degrees of freedom of the t."""
+TRIES = 3
+"""Leaps of a particle in each sweep."""
+SWEEPS_PER_TRAJECTORY = 5
+"""The first of so many sweeps begins with a trajectory."""
+_STRAIGHTENED = 0.7
+"""Share of the skewness that is taken out: a few hundred draws do not know it well."""
+_MOST_SKEW = 0.9
+_TAIL, _TAIL_Z = 0.05, 1.645
+"""A quantile that tells skewness, and the normal's."""
+
+
+class Law(NamedTuple):
+    """What leaps are drawn from."""
+
+    centre: Any  # (d,)
+    scale: Any  # (d,)
+    skew: Any  # (d,)
+    mean: Any  # (d,)
+    factor: Any  # (d, d), lower triangular
+
+    def sample(
+        self, rng: np.random.Generator, num: int
+    ) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, " S"]]:
+        """Draws, and their log densities."""
+        normal = rng.normal(size=(num, len(self.mean)))
+        stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, size=(num, 1)))
+        u = self.mean + (normal * stretch) @ self.factor.T
+        z = self.centre + self.scale * np.sinh(np.arcsinh(u) + self.skew)
+        return z, self._log_density(u, z)
+
+    def log_density(self, z: Float[np.ndarray, "S d"]) -> Float[np.ndarray, " S"]:
+        """Of positions."""
+        return self._log_density(straightened(z, self.centre, self.scale, self.skew), z)
+
+    def _log_density(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+        d = len(self.mean)
+        white = solve_triangular(self.factor, (u - self.mean).T, lower=True)
+        kernel = -0.5 * (FREEDOM + d) * np.log1p(np.sum(white**2, axis=0) / FREEDOM)
+        log_det = np.sum(np.log(np.diagonal(self.factor) * self.scale))
+        constant = gammaln(0.5 * (FREEDOM + d)) - gammaln(0.5 * FREEDOM)
+        # du/dz = cosh(arsinh(v) - skew) / (scale sqrt(1 + v^2)), v = (z - centre) / scale
+        v = (z - self.centre) / self.scale
+        slope = np.sum(0.5 * np.log1p(u**2) - 0.5 * np.log1p(v**2), axis=1)
+        return kernel + constant - 0.5 * d * np.log(FREEDOM * np.pi) - log_det + slope
+
+
+def straightened(
+    z: Float[np.ndarray, "S d"], centre: Any, scale: Any, skew: Any
+) -> Float[np.ndarray, "S d"]:
+    """Coordinates whose skewness is taken out.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import leaps
+        >>> leaps.straightened(np.array([[3.0]]), 1.0, 2.0, 0.0).tolist()
+        [[1.0]]
+    """
+    return np.sinh(np.arcsinh((z - centre) / scale) - skew)
+
+
+def fitted(draws: Float[np.ndarray, "*some d"]) -> Law:
+    """The law that resembles some draws.
+
+    A coordinate's skew is what makes sinh(arsinh(u) + skew) of a normal u as lopsided, by
+    its quantiles of 5, 50 and 95 %, as the draws are.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import leaps
+        >>> law = leaps.fitted(np.random.default_rng(0).normal(size=(500, 3)))
+        >>> bool(np.all(np.abs(law.skew) < 0.3))
+        True
+    """
+    flat = np.reshape(draws, (-1, np.shape(draws)[-1]))
+    flat = flat[np.lexsort(flat.T)]  # sums do not depend on the order of the draws
+    spread = flat.std(axis=0)
+    scale = np.where(spread > 0.0, spread, 1.0)
+    low, middle, high = np.quantile(flat, [_TAIL, 0.5, 1.0 - _TAIL], axis=0)
+    width = np.where(high > low, high - low, 1.0)
+    lopsided = _STRAIGHTENED * (high + low - 2.0 * middle) / width
+    tail = np.arcsinh(_TAIL_Z)
+    tilt = np.clip(
+        lopsided * np.sinh(tail) / (np.cosh(tail) - 1.0), -_MOST_SKEW, _MOST_SKEW
+    )
+    centre, skew = flat.mean(axis=0), np.arctanh(tilt)
+    u = straightened(flat, centre, scale, skew)
+    # FREEDOM / (FREEDOM - 2) would be the t's variance: a law a little too wide is safer
+    return Law(centre, scale, skew, u.mean(axis=0), shrunk_factor(u))
+
+
+def sweeps(
+    density: Density,
+    law: Law,
+    state: MoveState,
+    seed: int,
+    num_sweeps: int,
+    trajectories: bool = True,
+) -> tuple[MoveState, Swept, Float[np.ndarray, " sweeps"]]:
+    """Sweeps of `TRIES` leaps of every particle, some with a trajectory before them.
+
+    What a sweep does depends on its number and the seed alone: it does not matter how
+    many are made at once.
+
+    Args:
+        density: any; log densities of all leaps are computed in one call.
+        law: fitted to draws before these sweeps.
+        state: frozen.
+        seed: of the randomness, with the sweep's number.
+        num_sweeps: how many.
+        trajectories: whether the first of every few sweeps begins with one.
+
+    Returns:
+        The last state, what every sweep gave, and the share of leaps that each took.
+        Sweeps without a trajectory repeat the step and acceptance of the one before.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import leaps, moves
+        >>> from steingp.densities import OnThreads
+        >>> normal = OnThreads(lambda z, _: -0.5 * (z @ z), None, 20, num_threads=1)
+        >>> z = np.random.default_rng(0).normal(size=(20, 3))
+        >>> state = moves.freeze(moves.init(normal, z, compiled=False))
+        >>> state, swept, taken = leaps.sweeps(normal, leaps.fitted(z), state, 0, 5)
+        >>> swept.positions.shape, bool(taken.mean() > 0.3)
+        ((5, 20, 3), True)
+    """
+    J, d = np.shape(state.positions)
+    first = int(state.sweep)
+    streams = [np.random.default_rng([seed, 3, first + i]) for i in range(num_sweeps)]
+    drawn = [law.sample(rng, TRIES * J) for rng in streams]
+    log_uniform = np.log([rng.uniform(size=(TRIES, J)) for rng in streams])
+    leaps = np.reshape([z for z, _ in drawn], (num_sweeps, TRIES, J, d))
+    values = evaluate_values(density, leaps.reshape(-1, d)).reshape(leaps.shape[:-1])
+    gains = values - np.reshape([q for _, q in drawn], values.shape)
+    infos, positions, kept, taken = [], [], [], []
+    info = _without_trajectory(state)
+    for i in range(num_sweeps):
+        if trajectories and (first + i) % SWEEPS_PER_TRAJECTORY == 0:
+            state, info = _trajectory(density, state, seed)
+        else:
+            told = info.acceptance, info.step
+            info = _without_trajectory(state)._replace(acceptance=told[0], step=told[1])
+            state = state._replace(sweep=state.sweep + 1)
+        z, value = np.array(state.positions), np.array(state.values)
+        scores, num_taken = np.array(state.scores), 0
+        gain = value - law.log_density(z)
+        for t in range(TRIES):
+            take = log_uniform[i, t] < gains[i, t] - gain
+            z[take], value[take] = leaps[i, t][take], values[i, t][take]
+            gain[take] = gains[i, t][take]
+            scores[take] = np.nan
+            num_taken += int(take.sum())
+        state = state._replace(positions=z, values=value, scores=scores)
+        infos.append(info._replace(log_density=np.mean(np.sort(value))))
+        positions.append(z)
+        kept.append(value)
+        taken.append(num_taken / (TRIES * J))
+    together = MoveInfo(*(np.stack(parts) for parts in zip(*infos, strict=True)))
+    return state, Swept(together, np.stack(positions), np.stack(kept)), np.array(taken)
+
+
+def _without_trajectory(state: MoveState) -> MoveInfo:
+    """What is told of a sweep before the first trajectory."""
+    none, nothing = np.array(0), np.array(0.0)
+    return MoveInfo(
+        acceptance=np.array(np.nan), log_density=nothing, step=np.exp(state.log_step),
+        num_leapfrog=none, num_gradients=none, num_failed=none, energy_error=nothing,
+    )  # fmt: skip
+
+
+def _trajectory(
+    density: Density, state: MoveState, seed: int
+) -> tuple[MoveState, MoveInfo]:
+    """One of every particle."""
+    state, extra = with_scores(density, state)
+    keys = moves.sweep_keys(seed, state, 1)
+    state, (infos, _, _) = moves.sweeps(density, state, keys, adapting=False)
+    info = MoveInfo(*(np.asarray(part)[0] for part in infos))
+    return state, info._replace(num_gradients=info.num_gradients + extra)
+
+
+def with_scores(density: Density, state: MoveState) -> tuple[MoveState, int]:
+    """The state with the scores that leaps left unknown, and how many gradients it took.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import leaps, moves
+        >>> from steingp.densities import OnThreads
+        >>> normal = OnThreads(lambda z, _: -0.5 * (z @ z), None, 3, num_threads=1)
+        >>> state = moves.start(np.eye(3), np.full(3, -0.5), np.full((3, 3), np.nan))
+        >>> state, num = leaps.with_scores(normal, state)
+        >>> state.scores[0].tolist(), num
+        ([-1.0, -0.0, -0.0], 1)
+    """
+    if not np.any(np.isnan(state.scores)):
+        return state, 0
+    positions = np.asarray(state.positions)
+    return state._replace(scores=score(density, positions, len(positions))[1]), 1

@@ -1,0 +1,196 @@
+"""Leaps: their law's density, exactness of the moves, and the fit that uses them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from steingp import corrected, leaps, moves
+from steingp.densities import OfOne, OnThreads
+from steingp.leaps import Law
+
+D = 4
+
+
+def lopsided(z: jax.Array, _: None) -> jax.Array:
+    """Of log Gamma(3) in every coordinate, the first two mixed."""
+    x = z.at[1].add(-0.8 * z[0])
+    return jnp.sum(3.0 * x - jnp.exp(x))
+
+
+def exact_draws(num: int, seed: int = 0) -> np.ndarray:
+    z = np.log(np.random.default_rng(seed).gamma(3.0, size=(num, D)))
+    z[:, 1] += 0.8 * z[:, 0]
+    return z
+
+
+def on_threads(J: int) -> OnThreads:
+    return OnThreads(lopsided, None, J, num_threads=1)
+
+
+def frozen(z: np.ndarray, step: float = 0.6) -> moves.MoveState:
+    state = moves.init(on_threads(len(z)), z, step=step, compiled=False)
+    return moves.freeze(state)
+
+
+def test_the_density_of_the_law_integrates_to_one() -> None:
+    law = Law(
+        centre=np.array([0.3]), scale=np.array([0.5]), skew=np.array([0.7]),
+        mean=np.array([-0.2]), factor=np.array([[1.4]]),
+    )  # fmt: skip
+    # substituted, since a t's tail under sinh is long: z = sinh(s)
+    s = np.linspace(-25.0, 25.0, 200_001)
+    density = np.exp(law.log_density(np.sinh(s)[:, None])) * np.cosh(s)
+    assert abs(np.trapezoid(density, s) - 1.0) < 1e-6
+
+
+def test_the_density_of_draws_is_that_of_positions() -> None:
+    law = leaps.fitted(exact_draws(300))
+    z, log_density = law.sample(np.random.default_rng(1), 500)
+    assert_allclose(law.log_density(z), log_density, rtol=1e-9)
+
+
+def test_the_law_follows_skewness_width_and_correlation() -> None:
+    draws = exact_draws(4000)
+    law = leaps.fitted(draws)
+    assert np.all(law.skew < -0.05)  # log of a gamma leans to the left
+    z, _ = law.sample(np.random.default_rng(0), 20_000)
+    inner = np.quantile(z, [0.25, 0.5, 0.75], axis=0)
+    assert_allclose(inner, np.quantile(draws, [0.25, 0.5, 0.75], axis=0), atol=0.1)
+    found = np.corrcoef(np.clip(z, -4.0, 4.0).T)[0, 1]
+    assert abs(found - np.corrcoef(draws.T)[0, 1]) < 0.1
+
+
+def test_the_order_of_draws_does_not_matter() -> None:
+    draws = exact_draws(100)
+    for one, other in zip(
+        leaps.fitted(draws), leaps.fitted(draws[::-1].reshape(10, 10, D)), strict=True
+    ):
+        assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("trajectories", [True, False])
+def test_sweeps_keep_the_moments_of_exact_starts(trajectories: bool) -> None:
+    J, num = 1000, 30
+    law = leaps.fitted(1.2 * exact_draws(200, seed=1) - 0.2)  # beside the density
+    state = frozen(exact_draws(J))
+    state, swept, taken = leaps.sweeps(
+        on_threads(J), law, state, 0, num, trajectories=trajectories
+    )
+    assert 0.1 < taken.mean() < 0.9
+    z = np.asarray(swept.positions)
+    x = z.copy()
+    x[..., 1] -= 0.8 * x[..., 0]
+    gamma = np.exp(x)  # mean 3, variance 3, fourth central moment 45
+    # particles are independent of each other: errors from the means of each
+    for moment, truth in ((gamma, 3.0), ((gamma - 3.0) ** 2, 3.0)):
+        each = moment.mean(axis=0)
+        error = each.std(axis=0) / np.sqrt(J)
+        assert np.all(np.abs(each.mean(axis=0) - truth) < 4.5 * error)
+
+
+def test_values_and_scores_are_those_of_positions() -> None:
+    J, density = 12, on_threads(12)
+    law = leaps.fitted(exact_draws(200))
+    state, swept, _ = leaps.sweeps(density, law, frozen(exact_draws(J)), 0, 4)
+    values, scores = density(state.positions)
+    assert_allclose(state.values, values, rtol=1e-12)
+    assert_array_equal(state.values, swept.values[-1])
+    known = ~np.isnan(state.scores)
+    assert not known.all()  # those who took a leap do not know theirs
+    assert_allclose(state.scores[known], scores[known], rtol=1e-9)
+    again, num = leaps.with_scores(density, state)
+    assert num == 1
+    assert_allclose(again.scores, scores, rtol=1e-9)
+
+
+def test_it_does_not_matter_how_many_sweeps_are_made_at_once() -> None:
+    J, density = 6, on_threads(6)
+    law = leaps.fitted(exact_draws(100))
+    whole, swept, _ = leaps.sweeps(density, law, frozen(exact_draws(J)), 7, 10)
+    state, parts = frozen(exact_draws(J)), []
+    for num in (1, 1, 3, 5):
+        state, some, _ = leaps.sweeps(density, law, state, 7, num)
+        parts.append(some.positions)
+    assert_array_equal(np.concatenate(parts), swept.positions)
+    assert_array_equal(state.positions, whole.positions)
+    assert int(state.sweep) == 10
+
+
+def test_compiled_densities_and_those_on_threads_agree() -> None:
+    J = 6
+    law = leaps.fitted(exact_draws(100))
+    found = [
+        leaps.sweeps(density, law, frozen(exact_draws(J)), 0, 6)[1]
+        for density in (on_threads(J), OfOne(lopsided, None))
+    ]
+    assert_allclose(found[0].positions, found[1].positions, rtol=1e-9)
+
+
+def test_what_is_not_finite_is_never_taken() -> None:
+    def half(z: jax.Array, data: None) -> jax.Array:
+        return jnp.where(z[0] < 1.0, lopsided(z, data), jnp.nan)
+
+    J = 40
+    z = exact_draws(400)
+    z = z[z[:, 0] < 1.0][:J]
+    density = OnThreads(half, None, J, num_threads=1)
+    state = moves.freeze(moves.init(density, z, compiled=False))
+    law = leaps.fitted(exact_draws(300))
+    state, swept, taken = leaps.sweeps(density, law, state, 0, 10)
+    assert np.all(swept.positions[..., 0] < 1.0)
+    assert np.all(np.isfinite(swept.values)) and taken.mean() > 0.1
+
+
+# --- in a run ---------------------------------------------------------------------------
+
+
+def collected(wanted: float = 300.0) -> corrected.State:
+    density, state = on_threads(20), corrected.init(exact_draws(20))
+    while state.stage != "done":
+        state = corrected.advance(density, state, 0, wanted, 5)
+    return state
+
+
+def test_a_run_leaps_where_leaps_are_taken() -> None:
+    state = collected()
+    assert state.leaping == "yes" and state.law is not None
+    assert state.num_values >= 3 * 20 * (state.sweeps + corrected.SWEEPS_OF_TRIAL)
+    own = state.trace["leaps"][-state.sweeps :]
+    assert np.all(own > 0.1) and np.all(state.trace["leaps"][: -state.sweeps - 5] == 0)
+    # one sweep in five has a trajectory
+    lengths = state.trace["num_leapfrog"][-state.sweeps :]
+    assert np.sum(lengths > 0) == state.sweeps // 5
+    x = state.draws.reshape(-1, D).copy()
+    x[:, 1] -= 0.8 * x[:, 0]
+    assert np.all(np.abs(np.exp(x).mean(axis=0) - 3.0) < 5.0 * np.sqrt(3.0 / 300.0))
+
+
+def test_a_run_gives_leaps_up_where_they_are_not_taken() -> None:
+    state = collected(wanted=50.0)
+    trial = dataclasses.replace(
+        state, stage="collecting", leaping="trial", draws=state.draws[:5],
+        values=state.values[:5], trace=dict.fromkeys(state.trace, np.full(5, 0.05)),
+    )  # fmt: skip
+    judged = corrected._judge_leaps(trial)
+    assert judged.leaping == "no" and judged.law is None and judged.sweeps == 0
+    # leaps left scores unknown: the next trajectory takes them anew
+    after = corrected.advance(on_threads(20), judged, 0, 50.0, 1)
+    assert np.all(np.isfinite(after.moves.scores))  # type: ignore[union-attr]
+    assert after.num_values == trial.num_values and after.sweeps == 1
+
+
+def test_a_run_that_leaps_goes_on_from_its_arrays() -> None:
+    density, state = on_threads(20), corrected.init(exact_draws(20))
+    template = state
+    while state.leaping != "yes" or state.sweeps < 5:
+        state = corrected.advance(density, state, 0, 1e3, 1)
+    again = corrected.from_arrays(template, corrected.to_arrays(state))
+    for _ in range(7):
+        state = corrected.advance(density, state, 0, 1e3, 1)
+        again = corrected.advance(density, again, 0, 1e3, 1)
+    assert_array_equal(state.draws, again.draws)
+    assert again.leaping == "yes" and again.num_values == state.num_values
