@@ -185,6 +185,9 @@ def test_a_density_on_the_host_gives_the_same() -> None:
             scores = np.stack([-x + 0.5 * x * gap, -gap], axis=1)
             return jnp.asarray(values), jnp.asarray(scores)
 
+        def values(self, positions: Array) -> Array:
+            return self(positions)[0]
+
     one, two = run(compiled, start(), 100.0), run(OnHost(), start(), 100.0)  # type: ignore[arg-type]
     np.testing.assert_allclose(one.draws[0], two.draws[0], rtol=1e-6)
     assert two.effective_size() >= 100.0

@@ -124,7 +124,7 @@ def test_a_fit_stopped_in_any_stage_keeps_what_was_reached_and_goes_on(
     np.testing.assert_array_equal(whole.weights, last.weights)
     # and on to more, from where it was done
     more = sg.fit(
-        model, effective_size=200, seed=3, explore=False, resume=last.checkpoint
+        model, effective_size=400, seed=3, explore=False, resume=last.checkpoint
     )
     assert more.report.effective_size > last.report.effective_size
 
