@@ -51,7 +51,7 @@ on, our scores are in single precision (what decides on moves is not), and the f
 double. GPyTorch factorises up to 800 rows and uses conjugate gradients beyond. `first` is
 the seconds of our first call, with imports and compilation; a star: without XLA's products
 by Triton (devices.md). `leaves`, on a GPU: of a step, the blocks that are factorised one
-after the other; the rest is products.
+after the other, which take time but little work; the rest is products.
 
 ```
 {table}
@@ -131,20 +131,21 @@ def fit_table(lines: list[dict]) -> str:
 
 
 def gradients_in_words(lines: list[dict], on_gpu: bool) -> str:
-    """Where the time goes: how many gradients a fit takes, and how long each."""
+    """Where the time goes: how much of what a fit takes."""
     parts = []
     for line in lines:
         if line["task"] == "fit" and line["contender"] == "steingp":
-            num = middle(line, "gradients")
+            num, values = middle(line, "gradients"), middle(line, "values")
             if np.isfinite(num):
                 J = line.get("particles", 64 if on_gpu else 20)
-                each = 1e3 * middle(line, "seconds") / num
-                parts.append(f"{line['data']} {num / J:.0f} of {each:.2g} ms")
+                alone = f" + {values / J:.0f}" if values > 0 else ""
+                parts.append(f"{line['data']} {num / J:.0f}{alone}")
     if not parts:
         return ""
     return (
-        "Where the time goes: gradients for each particle, and time of a fit over their "
-        f"number, all particles': {', '.join(parts)}. A point estimate takes 1000 of one."
+        "Gradients for each particle, and log densities without one (leaps, method.md; "
+        "half to two thirds of the work on a CPU): "
+        f"{', '.join(parts)}. A point estimate takes 1000 gradients."
     )
 
 

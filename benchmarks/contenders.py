@@ -88,6 +88,7 @@ def ours_fit(task: dict[str, Any]) -> Measure:
             "seconds": seconds,
             "log_density": float(np.mean(score)),
             "gradients": report.num_gradients,
+            "values": report.num_values,
             "effective_size": report.effective_size,
             "trusted": posterior.diagnose().trusted,
         }

@@ -146,7 +146,7 @@ The paper's table is not public: `uk` is its network, area and period in daily m
 `SteinGP` has the paper's rate of Adam, 0.001, and its 1000 steps: no coordinate of a
 particle can go further than about 1 from where the prior's draw put it, hyperparameters
 and latents alike, so that it ends close to its start. SVI has ten times as many steps.
-Seconds are of the fits on a GPU alone.
+Seconds, without compilation, are of the fits that had a GPU to themselves.
 
 {words}
 
@@ -168,7 +168,7 @@ of any two by {any:.2f}. The model knows places alone, and makes a surface of th
 three variances data know the product, of its two kinds of noise the sum; the rest is left
 to the priors.
 
-Not trusted by their own verdict:
+Not trusted by their own verdict, of the default fits of the UK:
 {findings}
 
 """
@@ -309,8 +309,9 @@ def mode(lines: list[dict[str, Any]], study: list[dict[str, Any]]) -> str:
             if same and own["method"] == "default" and "lengthscales" in own:
                 middle = [float(np.median(v)) for v in own["lengthscales"].values()]
                 rows.append(_of_mode(own, "default", middle))
-                why = "; ".join(own.get("findings", []))
-                findings += f"\n- {own['split']}: {why}" if why else ""
+    for own in sorted(study, key=lambda d: str(d["split"])):
+        if why := "; ".join(own.get("findings", [])) if own["set"] == "uk" else "":
+            findings += f"\n- {own['split']}: {why}"
     if not lines:
         return ""
     return MODE.format(table="\n".join(rows), findings=findings, **stations)

@@ -194,3 +194,11 @@ def test_a_run_that_leaps_goes_on_from_its_arrays() -> None:
         again = corrected.advance(density, again, 0, 1e3, 1)
     assert_array_equal(state.draws, again.draws)
     assert again.leaping == "yes" and again.num_values == state.num_values
+
+
+def test_arrays_of_an_earlier_version_are_refused() -> None:
+    state = corrected.init(exact_draws(20))
+    arrays = corrected.to_arrays(state)
+    del arrays["leaping"]
+    with pytest.raises(ValueError, match="another version of steingp"):
+        corrected.from_arrays(state, arrays)

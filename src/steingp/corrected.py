@@ -243,6 +243,11 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
     """The state that `to_arrays` wrote; `template` is one of `init` of equal shapes."""
     if "stage" not in arrays or str(arrays["stage"]) not in STAGES:
         raise ValueError("the arrays do not hold the state of a fit.")
+    if missing := {"leaping", *_SCALARS} - set(arrays):
+        raise ValueError(
+            f"the arrays are of a fit by another version of steingp: {sorted(missing)} are "
+            "not there. Its draws can be used; to have more of them, fit anew."
+        )
     shape = template.particles.shape
     if np.shape(arrays["particles"]) != shape:
         raise ValueError(
