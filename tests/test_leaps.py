@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_t, norm
 
 from steingp import corrected, leaps, moves
 from steingp.densities import OfOne, OnThreads
@@ -47,13 +48,40 @@ def test_the_density_of_the_law_integrates_to_one() -> None:
     assert abs(np.trapezoid(density, s) - 1.0) < 1e-6
 
 
-def test_the_density_of_draws_is_that_of_positions() -> None:
+def test_the_density_is_a_t_and_its_marginals_times_priors() -> None:
     law = leaps.fitted(exact_draws(300))
     z, log_density = law.sample(np.random.default_rng(1), 500)
-    assert_allclose(law.log_density(z), log_density, rtol=1e-9)
+    assert_allclose(law.log_density(z), log_density, rtol=1e-12)
+    u = leaps.straightened(z, law.centre, law.scale, law.skew)
+    nearby = z + 1e-6
+    slopes = leaps.straightened(nearby, law.centre, law.scale, law.skew) - u
+    slopes /= 1e-6
+    shape = law.factor @ law.factor.T
+    whole = multivariate_t(law.mean, shape, leaps.FREEDOM).pdf(u)
+    expected = (1.0 - leaps.REFRESHED) * whole * slopes.prod(axis=1)
+    for i in range(D):
+        rest = np.delete(np.arange(D), i)
+        marginal = multivariate_t(law.mean[rest], shape[np.ix_(rest, rest)], 7.0)
+        density = marginal.pdf(u[:, rest]) * slopes[:, rest].prod(axis=1)
+        expected += leaps.REFRESHED / D * density * norm.pdf(z[:, i])
+    # the slopes are differences of h = 1e-6, in each of which rounding leaves 1e-9
+    assert_allclose(np.exp(log_density), expected, rtol=1e-4)
 
 
-def test_the_law_follows_skewness_width_and_correlation() -> None:
+def test_draws_have_the_density_of_the_law() -> None:
+    """The mean of 1 / q over draws in a box is the box's volume, whatever q is."""
+    law = leaps.fitted(exact_draws(400)[:, :2])
+    z, log_density = law.sample(np.random.default_rng(3), 100_000)
+    for low in (-1.0, 0.5):  # where the t has its mass, and where priors matter
+        inside = np.all((z > low) & (z < low + 1.0), axis=1)
+        each = np.where(inside, np.exp(-log_density), 0.0)
+        assert abs(each.mean() - 1.0) < 4.5 * each.std() / np.sqrt(len(z))
+
+
+def test_the_law_follows_skewness_width_and_correlation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaps, "REFRESHED", 1e-9)  # of the t alone
     draws = exact_draws(4000)
     law = leaps.fitted(draws)
     assert np.all(law.skew < -0.05)  # log of a gamma leans to the left
@@ -143,6 +171,29 @@ def test_what_is_not_finite_is_never_taken() -> None:
     state, swept, taken = leaps.sweeps(density, law, state, 0, 10)
     assert np.all(swept.positions[..., 0] < 1.0)
     assert np.all(np.isfinite(swept.values)) and taken.mean() > 0.1
+
+
+def test_a_long_flat_tail_that_earlier_draws_have_not_seen_is_found() -> None:
+    """As of a lengthscale that is known, or else so short that it does not matter."""
+
+    def density(z: jax.Array, _: None) -> jax.Array:
+        known = jnp.logaddexp(-0.5 * ((z[0] - 0.5) / 0.1) ** 2, -6.0)
+        return known - 0.5 * (z @ z)
+
+    grid = np.linspace(-8.0, 8.0, 16_001)
+    p = np.exp(np.logaddexp(-0.5 * ((grid - 0.5) / 0.1) ** 2, -6.0) - 0.5 * grid**2)
+    p /= p.sum()
+    truth = p @ (grid < 0.0)
+    assert 0.01 < truth < 0.1
+    J, sweeps = 200, 200
+    start = np.random.default_rng(0).normal([0.5, 0.0], [0.1, 1.0], size=(J, 2))
+    on = OnThreads(density, None, J, num_threads=1)
+    state = moves.freeze(moves.init(on, start, step=0.1, compiled=False))
+    _, swept, _ = leaps.sweeps(
+        on, leaps.fitted(start), state, 0, sweeps, trajectories=False
+    )
+    below = (swept.positions[sweeps // 2 :, :, 0] < 0.0).mean(axis=0)
+    assert abs(below.mean() - truth) < 4.5 * below.std() / np.sqrt(J)
 
 
 # --- in a run ---------------------------------------------------------------------------
