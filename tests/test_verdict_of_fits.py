@@ -89,7 +89,7 @@ def test_too_few_draws_are_flagged(
     finished: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corrected, "MOST_SWEEPS", 5)
-    posterior = sg.fit(finished.model, effective_size=400, explore=False)
+    posterior = sg.fit(finished.model, effective_size=1000, explore=False)
     assert "effective size" in names(posterior)
 
 

@@ -37,8 +37,8 @@ STAGES = ("SVGD", "adapting", "collecting", "done")
 
 STEPS_PER_LOOK, MOST_STEPS = 10, 150
 """Of SVGD, between looks at the mean log density, and in all."""
-STEPS_OF_METRIC = 5
-"""Of SVGD, the last ones, that tell the first metric."""
+SETTLING = (0.5, 0.3, 0.2, 0.1, 0.05)
+"""Shares of Adam's step that the last steps of SVGD take, which tell the first metric."""
 RISE = 0.3
 """SVGD goes on while the mean log density rises by this per dimension between looks."""
 SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
@@ -292,15 +292,14 @@ _SCALARS = (
 def _descend(density: Density, state: State) -> State:
     J, d = state.particles.shape
     positions, scored, optimiser = state.particles, state.scored, state.optimiser
-    means, steps = [], []
+    means = []
     for _ in range(STEPS_PER_LOOK):
         positions, scored, optimiser, mean = descent.step(
             density, positions, scored, optimiser
         )
         means.append(mean)
-        steps.append((positions, *scored))
-    positions, scored, optimiser, means, steps = jax.device_get(
-        (positions, scored, optimiser, means, steps[-STEPS_OF_METRIC:])
+    positions, scored, optimiser, means = jax.device_get(
+        (positions, scored, optimiser, means)
     )
     if not np.isfinite(means[-1]):
         raise FloatingPointError(NOWHERE)
@@ -315,8 +314,30 @@ def _descend(density: Density, state: State) -> State:
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    told = (np.concatenate(part) for part in zip(*steps, strict=True))
-    return _begin_adapting(state, *told)
+    return _settle(density, state)
+
+
+def _settle(density: Density, state: State) -> State:
+    """Ever shorter steps, so that particles come to rest in narrow modes as well."""
+    positions, scored = state.particles, state.scored
+    _, optimiser = descent.begin(state.particles)
+    steps = []
+    for share in SETTLING:
+        positions, scored, optimiser, _ = descent.step(
+            density, positions, scored, optimiser, share
+        )
+        steps.append((positions, *scored))
+    steps = jax.device_get(steps)
+    particles, *scored = steps[-1]
+    state = dataclasses.replace(
+        state,
+        particles=particles,
+        scored=tuple(scored),
+        num_gradients=state.num_gradients + len(SETTLING) * len(particles),
+    )
+    return _begin_adapting(
+        state, *(np.concatenate(part) for part in zip(*steps, strict=True))
+    )
 
 
 def _begin_adapting(state: State, *told: np.ndarray) -> State:

@@ -42,16 +42,22 @@ def begin(
 
 
 def step(
-    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
+    density: Density,
+    positions: Any,
+    scored: tuple[Any, Any],
+    optimiser: Any,
+    share: float = 1.0,
 ) -> tuple[Any, tuple[Any, Any], Any, Any]:
     """An SVGD step by Adam, log densities and scores where it leads, and their mean.
 
-    A particle without a finite score is carried by the others. Where none has any, as
-    before the first evaluation, all stay.
+    `share` of Adam's step is taken. A particle without a finite score is carried by the
+    others. Where none has any, as before the first evaluation, all stay.
     """
     if density.compiled:
-        return _step_compiled(density, positions, scored, optimiser)
-    positions, optimiser = _along_phi_compiled(positions, scored, optimiser)
+        return _step_compiled(density, positions, scored, optimiser, np.asarray(share))
+    positions, optimiser = _along_phi_compiled(
+        positions, scored, optimiser, np.asarray(share)
+    )
     values, scores = map(np.asarray, density(positions))
     fine = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
     mean = np.mean(values[fine]) if fine.any() else np.nan
@@ -60,23 +66,29 @@ def step(
 
 @eqx.filter_jit
 def _step_compiled(
-    density: Density, positions: Any, scored: tuple[Any, Any], optimiser: Any
+    density: Density,
+    positions: Any,
+    scored: tuple[Any, Any],
+    optimiser: Any,
+    share: np.ndarray,
 ) -> tuple[Array, tuple[Array, Array], Any, Array]:
-    positions, optimiser = _along_phi(positions, scored, optimiser)
+    positions, optimiser = _along_phi(positions, scored, optimiser, share)
     values, scores = (jnp.asarray(part, float) for part in density(positions))
     mean = jnp.mean(values, where=healthy(values, scores))
     stepped = positions, (values, scores), optimiser, mean
     return on_all_devices(density.mesh, stepped)
 
 
-def _along_phi(positions: Any, scored: Any, optimiser: Any) -> tuple[Array, Any]:
+def _along_phi(
+    positions: Any, scored: Any, optimiser: Any, share: Any
+) -> tuple[Array, Any]:
     positions = jnp.asarray(positions)
     fine = healthy(*scored)
     direction = phi(RBF(), positions, jnp.where(fine[:, None], scored[1], 0.0))
     update, new = svgd.adam(STEP).update(-direction, optimiser, positions)
     return jax.tree.map(
         lambda new, old: jnp.where(fine.any(), new, old),
-        (positions + jnp.asarray(update), new),
+        (positions + share * jnp.asarray(update), new),
         (positions, optimiser),
     )
 

@@ -151,7 +151,8 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     """A gap between particles, or None where none is wide enough.
 
     It is between the mean positions of the calmer three quarters of the particles: one
-    that crosses has the width of the gap, and stands nowhere.
+    that crosses has the width of the gap, and stands nowhere. If there is none it may be
+    that the few of a wide mode were among the others, so all are looked at.
 
     Example:
         >>> import numpy as np
@@ -162,13 +163,34 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     num, J, d = sweeps.shape
     if J < 4 or num < 2:
         return None
-    steps = sweeps - sweeps.mean(axis=0)
     scale = np.maximum(sweeps.reshape(-1, d).std(axis=0), np.finfo(float).tiny)
+    steps = sweeps - sweeps.mean(axis=0)
     restless = np.sum(np.mean((steps / scale) ** 2, axis=0), axis=1)
     calm = restless <= np.quantile(restless, 0.75)
-    kept, places = steps[:, calm].reshape(-1, d), sweeps.mean(axis=0)[calm]
-    freedom = (num - 1) * int(calm.sum())
-    within = kept.T @ kept / freedom
+    for some in (calm, np.ones(J, bool)):
+        direction, low, high = _widest(sweeps[:, some], scale)
+        if high - low >= GAP:
+            break
+    else:
+        return None
+    # cut where it is emptiest, of all draws: the restless ones have a place as well
+    every = np.sort((sweeps @ direction).ravel())
+    between = every[(every > low) & (every < high)]
+    ends = np.concatenate([[low], between, [high]])
+    emptiest = int(np.argmax(np.diff(ends)))
+    return Gap(direction, float(0.5 * (ends[emptiest] + ends[emptiest + 1])))
+
+
+def _widest(
+    sweeps: Float[np.ndarray, "sweeps J d"], scale: Float[np.ndarray, " d"]
+) -> tuple[Float[np.ndarray, " d"], float, float]:
+    """The direction in which particles differ most, in sds of how far they move, and
+    where two neighbours there are widest apart."""
+    num, J, d = sweeps.shape
+    places = sweeps.mean(axis=0)
+    steps = (sweeps - places).reshape(-1, d)
+    freedom = (num - 1) * J
+    within = steps.T @ steps / freedom
     # few steps do not tell all directions: their correlations count for less
     share = min(1.0, freedom / (10.0 * d))
     within = share * within + (1.0 - share) * np.diag(np.diagonal(within))
@@ -178,15 +200,7 @@ def gap(sweeps: Float[np.ndarray, "sweeps J d"]) -> Gap | None:
     direction = vectors[:, 0]  # in which `within` is 1
     along = np.sort(places @ direction)
     widest = int(np.argmax(np.diff(along)))
-    if along[widest + 1] - along[widest] < GAP:
-        return None
-    # cut where it is emptiest, of all draws: the restless ones have a place as well
-    low, high = along[widest], along[widest + 1]
-    every = np.sort((sweeps @ direction).ravel())
-    between = every[(every > low) & (every < high)]
-    ends = np.concatenate([[low], between, [high]])
-    emptiest = int(np.argmax(np.diff(ends)))
-    return Gap(direction, float(0.5 * (ends[emptiest] + ends[emptiest + 1])))
+    return direction, float(along[widest]), float(along[widest + 1])
 
 
 def outside(
