@@ -143,10 +143,22 @@ def gradients_in_words(lines: list[dict], on_gpu: bool) -> str:
     if not parts:
         return ""
     return (
-        "Gradients for each particle, and log densities without one (leaps, method.md; "
-        "half to two thirds of the work on a CPU): "
+        "Gradients for each particle, and log densities without one (leaps, method.md"
+        f"{shares_of_values(lines)}): "
         f"{', '.join(parts)}. A point estimate takes 1000 gradients."
     )
+
+
+def shares_of_values(lines: list[dict]) -> str:
+    """What a log density alone takes of a gradient's time, where that was measured."""
+    parts = []
+    for line in lines:
+        alone = middle(line, "seconds_per_values")
+        share = alone / middle(line, "seconds_per_gradient")
+        about = [line.get(name) for name in ("particles", "columns", "inducing")]
+        if np.isfinite(share) and about == [20, 8, None]:
+            parts.append(f"{share:.2f} for {line['rows']} rows")
+    return f"; of a gradient's time they take {', '.join(parts)}" if parts else ""
 
 
 def shortfalls(lines: list[dict], on_gpu: bool) -> str:

@@ -138,6 +138,9 @@ def ours_gradient(task: dict[str, Any]) -> Measure:
             measured = {
                 "seconds_per_step": per_call(step),
                 "seconds_per_gradient": per_call(gradient),
+                "seconds_per_values": per_call(
+                    lambda: descent.evaluate_values(density, positions)
+                ),
             }
         if jax.default_backend() != "cpu" and "inducing" not in task:
             measured["seconds_in_leaves"] = leaves(task["rows"], task["particles"])

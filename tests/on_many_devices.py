@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import steingp as sg
+from steingp import descent
 from steingp.fitting import Fit
 
 
@@ -30,6 +31,8 @@ def models() -> dict[str, sg.SteinGP]:
 def scores(model: sg.SteinGP, mesh: Any) -> np.ndarray:
     run = Fit(model, num_particles=6, explore=False, mesh=mesh)
     values, scores = run.evaluate(run.state.particles)
+    alone = descent.evaluate_values(run.scored(), run.state.particles)
+    np.testing.assert_allclose(alone, values, rtol=1e-10)
     return np.column_stack([values, scores])
 
 

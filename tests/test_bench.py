@@ -53,11 +53,13 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
         "device": "a gpu", "cpu": "a cpu", "cores": 2, "python": "3.11", "versions": {},
         "date": "2026-01-01", "gpu": True,
         "lines": [
-            {"contender": "steingp", "task": "fit", "data": "servo", "runs": runs},
+            {"contender": "steingp", "task": "fit", "data": "servo",
+             "runs": runs | {"gradients": [640], "values": [1280]}},
             {"contender": "NUTS", "task": "fit", "data": "servo", "runs": runs},
             {"contender": "steingp", **about, "particles": 20,
              "first_seconds": 7.5, "xla_flags": "--xla_gpu_enable_triton_gemm=false",
-             "runs": {"seconds_per_step": [0.02], "seconds_in_leaves": [0.0075]}},
+             "runs": {"seconds_per_step": [0.02], "seconds_in_leaves": [0.0075],
+                      "seconds_per_gradient": [0.02], "seconds_per_values": [0.01]}},
             {"contender": "floor", **about, "runs": {"seconds_per_gradient": [0.0005]}},
             {"contender": "steingp", "task": "stream", "from": "disk", "particles": 30,
              "inducing": 600, "runs": {"seconds_per_step": [0.1], "peak_gib": [1.0]}},
@@ -75,3 +77,4 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     assert "7.5*" in text and "\n80 s, and 10 s" in text
     assert "800 gradients\nfor each particle, 5 ms each" in text
     assert "100 (100-100)" in text
+    assert "they take 0.50 for 100 rows): servo 10 + 20." in text

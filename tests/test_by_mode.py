@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from steingp import corrected
 from steingp.by_mode import RunsByMode
@@ -32,7 +33,7 @@ def adapted(state: State, draws: np.ndarray) -> State:
     """The run with adapting just ended, after these draws."""
     assert state.moves is not None
     moves = state.moves._replace(positions=draws[-1])
-    return dataclasses.replace(state, stage="collecting", adapted=draws, moves=moves)
+    return dataclasses.replace(state, stage="trying leaps", adapted=draws, moves=moves)
 
 
 def on_both_sides(num_low: int = 8) -> np.ndarray:
@@ -79,20 +80,21 @@ def test_both_sides_are_collected_behind_walls_once_both_have_adapted() -> None:
         centre = LOW if positions[:, 0].mean() < 0.0 else HIGH
         draws = sweeps_around(np.full(20, centre), seed=k)
         runs.went_on(k, adapted(runs.states[k], draws))
-    assert [state.stage for state in runs.states] == ["collecting", "collecting"]
+    assert [state.stage for state in runs.states] == ["trying leaps"] * 2
     assert runs.running == 0
     assert has_walls(runs, 0) and has_walls(runs, 1)
 
 
-def test_particles_that_cross_make_two_modes_one_again() -> None:
+@pytest.mark.parametrize("at_the_end", [LOW, HIGH])
+def test_particles_that_cross_make_two_modes_one_again(at_the_end: float) -> None:
     runs = two_runs()
     crossing = sweeps_around(np.zeros(20))
-    crossing[..., 0] += np.where(np.arange(10) % 2, LOW, HIGH)[:, None]
+    crossing[..., 0] += np.where(np.arange(10) % 2, at_the_end, -at_the_end)[:, None]
     runs.went_on(0, adapted(runs.states[0], crossing))
     assert runs.modes.num_modes == len(runs.states) == 1
     assert runs.states[0].num_gradients == 100
     # the run that was cut goes on with all its particles
-    assert runs.states[0].stage == "collecting"
+    assert runs.states[0].stage == "trying leaps"
     assert runs.states[0].moves is not None
     side = np.sign(np.asarray(runs.states[0].moves.positions)[:, 0])
     np.testing.assert_array_equal(side, np.sign(on_both_sides()))
@@ -108,6 +110,30 @@ def test_a_mode_that_all_particles_leave_is_walled_off_once() -> None:
     assert runs.states[0].stage == "adapting"
     assert has_walls(runs, 0)  # from the beginning, this time
     assert not has_walls(runs, 1)
+    # if they leave again, it is part of the other
+    runs.went_on(0, adapted(runs.states[0], gone))
+    assert len(runs.states) == 1 and not runs.walled
+
+
+def test_a_mode_whose_last_particles_were_lost_is_left_to_the_other() -> None:
+    runs = two_runs()
+    runs.walled = {0}  # it has been tried already
+    own = float(np.mean(runs.states[0].moves.positions[:, 0]))  # type: ignore[union-attr]
+    draws = sweeps_around(np.where(np.arange(20) < 12, own, -own))
+    after = adapted(runs.states[0], draws)
+    assert after.moves is not None
+    copies = after.moves._replace(positions=np.repeat(draws[-1, -1:], 20, axis=0))
+    runs.went_on(0, dataclasses.replace(after, moves=copies))
+    assert len(runs.states) == 1
+
+
+def test_a_copy_does_not_change_with_the_original() -> None:
+    runs = two_runs()
+    before, arrays = runs.copy(), runs.to_arrays()
+    runs.went_on(0, adapted(runs.states[0], sweeps_around(np.zeros(20))))
+    runs.walled |= {1}
+    for name, array in before.to_arrays().items():
+        np.testing.assert_array_equal(array, arrays[name])
 
 
 def test_collecting_that_does_not_mix_is_cut_late_with_walls() -> None:

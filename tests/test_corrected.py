@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from steingp import corrected
+from steingp import corrected, descent
 from steingp.corrected import State
 from steingp.densities import OfOne
 
@@ -50,9 +50,19 @@ def test_stages_follow_each_other_and_stop_by_evidence() -> None:
         seen.append(state.stage)
         state = corrected.advance(density, state, 0, 300.0)
     order = list(dict.fromkeys(seen))
-    assert order == ["SVGD", "adapting", "collecting"]
+    assert order == ["SVGD", "adapting", "trying leaps", "collecting"]
     assert state.effective_size() >= 300.0
     assert run(density, start(), 1200.0).sweeps > state.sweeps
+
+
+def test_a_share_of_a_step_of_svgd_goes_that_share_of_the_way() -> None:
+    density, z = OfOne(Banana(), None), start().particles
+    unknown, optimiser = descent.begin(z)
+    z, scored, optimiser, _ = descent.step(density, z, unknown, optimiser)
+    whole = descent.step(density, z, scored, optimiser)[0] - z
+    for share in (0.0, 0.3):
+        part = descent.step(density, z, scored, optimiser, share)[0] - z
+        np.testing.assert_allclose(part, share * whole, rtol=0, atol=1e-15)
 
 
 def test_moments_of_a_banana() -> None:

@@ -147,6 +147,33 @@ def test_ctrl_c_keeps_what_was_reached() -> None:
     assert posterior.method == "stopped while collecting"
 
 
+def test_ctrl_c_between_a_stage_and_what_follows_from_it_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run() -> Fit:
+        model = sg.SteinGP((X, y), kernel)
+        return Fit(model, effective_size=60, seed=3, explore=False)
+
+    whole = run()
+    whole.run(progress=False)
+    part, times = run(), []
+
+    def pressed(self: Fit) -> None:
+        times.append(self.state.stage)
+        if times[-1] == "trying leaps":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fit, "_give_up_roughness_if_off", pressed)
+    with pytest.warns(UserWarning, match="interrupted while adapting"):
+        part.run(progress=False)
+    monkeypatch.undo()
+    assert times == ["adapting", "trying leaps"]
+    again = run()
+    again.load_state_dict(part.state_dict())
+    again.run(progress=False)
+    np.testing.assert_array_equal(again.state.draws, whole.state.draws)
+
+
 def test_a_run_that_gave_up_is_not_taken_up_again_for_the_same_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -746,6 +746,19 @@ def test_the_factor_does_not_depend_on_units_or_order() -> None:
     np.testing.assert_allclose(permuted @ permuted.T, covariance, rtol=1e-9)
 
 
+@pytest.mark.parametrize("width", [0.1, 3.0])
+def test_scores_tell_the_metric_however_wide_the_draws_are(width: float) -> None:
+    """What shrinking leaves of the exact metric: n draws, so about 1 / sqrt(n)."""
+    index, n = np.arange(4), 2500
+    correlation = 0.5 ** np.abs(index[:, None] - index[None, :])
+    L = np.array([0.1, 1.0, 5.0, 2.0])[:, None] * np.linalg.cholesky(correlation)
+    draws = width * starts(n, 4) * np.array([0.1, 3.0, 5.0, 1.0])
+    F = moves.curved_factor(draws, -draws @ np.linalg.inv(L @ L.T))
+    white = np.linalg.solve(L, F)
+    eigenvalues = np.linalg.eigvalsh(white @ white.T)
+    assert np.all(np.abs(eigenvalues - 1.0) < 4.0 / np.sqrt(n)), eigenvalues
+
+
 @pytest.mark.parametrize("bad", [np.zeros(3), [["a"]], [[np.nan]], np.zeros((0, 2))])
 def test_bad_draws_are_refused(bad: np.ndarray) -> None:
     with pytest.raises(ValueError, match="draws must be finite numbers"):

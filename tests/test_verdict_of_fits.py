@@ -107,6 +107,18 @@ def test_divergent_moves_are_flagged(
     assert "step" in names(run.posterior())
 
 
+def test_trajectories_that_fail_are_counted_among_trajectories(finished: Fit) -> None:
+    run = Fit(finished.model, effective_size=200)
+    run.load_state_dict(finished.state_dict())
+    state = run.states[0]
+    flown = state.trace["num_leapfrog"] > 0
+    assert flown[-state.sweeps :].sum() < 0.5 * state.sweeps  # the rest are leaps
+    trace = {**state.trace, "num_failed": 2 * flown}  # of 20 particles
+    run.by_mode.states = [dataclasses.replace(state, trace=trace)]
+    (check,) = [c for c in run.posterior().diagnose().failed if c.name == "step"]
+    assert check.finding == "10 % of moves met a density that is not finite"
+
+
 def test_svgd_whose_step_diverges_is_flagged() -> None:
     run = sg.SVGD(sg.SteinGP((X, y), kernel), optimiser=optax.sgd(5.0))
     run.run(200, progress=False)

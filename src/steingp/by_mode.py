@@ -19,6 +19,8 @@ from steingp.evidence import fewest_draws, gaussian_log_mass
 from steingp.flights import no_walls
 from steingp.modes import Modes
 
+_ADAPTED = ("trying leaps", "collecting")
+"""Stages of a run that knows its mode."""
 _CROSSING, _STAYING = 0.1, 0.25
 """Two modes are one if particles go from one to the other in more sweeps than this share.
 If fewer of them than that stay, and none come back, a mode is walled off."""
@@ -62,7 +64,7 @@ class RunsByMode:
     def running(self) -> int:
         """The mode whose run goes on next, or went on last."""
         # modes are known once all have adapted, so that comes first
-        for stages in (("SVGD", "adapting"), ("collecting",)):
+        for stages in (("SVGD", "adapting"), _ADAPTED):
             for k, state in enumerate(self.states):
                 if state.stage in stages:
                     return k
@@ -72,7 +74,7 @@ class RunsByMode:
         """Around what a mode's run may see: where it is collected, at least."""
         state = self.states[k]
         walls = no_walls(state.particles.shape[1])
-        walled = state.stage == "collecting" or k in self.walled
+        walled = state.stage in _ADAPTED or k in self.walled
         around = self.modes.walls(k) if walled else None
         if around is not None:
             walls[: len(around)] = around
@@ -81,9 +83,9 @@ class RunsByMode:
     def went_on(self, k: int, after: State) -> None:
         """A mode's run did a unit of work: is its mode still one, and one of its own?"""
         before, self.states[k] = self.states[k], after
-        if before.stage == "adapting" and after.stage == "collecting":
-            self._settle(k)
-            if all(state.stage == "collecting" for state in self.states):
+        if before.stage == "adapting" and after.stage == "trying leaps":
+            self._has_adapted(k)
+            if all(state.stage in _ADAPTED for state in self.states):
                 self.drop_negligible(range(len(self.states)))
         elif before.stage != after.stage:
             return
@@ -139,16 +141,24 @@ class RunsByMode:
             )
         return runs
 
+    def copy(self) -> "RunsByMode":
+        """One that does not change with this one; states are shared, which never do."""
+        runs = RunsByMode(self.states[0])
+        runs.states, runs.modes = list(self.states), self.modes
+        runs.walled, runs._parents = set(self.walled), list(self._parents)
+        return runs
+
     # --- what may become of a mode ------------------------------------------------------
 
-    def _settle(self, k: int) -> None:
+    def _has_adapted(self, k: int) -> None:
         """A run has adapted: are its particles one mode, part of another, or several?"""
         state = self.states[k]
         assert state.moves is not None
         mode_of = self.modes.of(state.adapted[-corrected.SWEEPS_PER_WINDOW :])
         crossing = float(np.mean(mode_of[1:] != mode_of[:-1]))
         counts = np.bincount(mode_of[-1], minlength=len(self.states))
-        leaving = counts[k] < _STAYING * counts.sum()
+        inside = self.modes.of(np.asarray(state.moves.positions)) == k
+        leaving = counts[k] < _STAYING * counts.sum() or not inside.any()
         if leaving and crossing < _CROSSING and self._wall_off(k):
             return
         if crossing > _CROSSING or leaving:
@@ -158,10 +168,10 @@ class RunsByMode:
             most_stay = bool(counts[k] > 0.5 * counts.sum())
             self._merge(k, int(np.argmax(seen)), keep_k=most_stay)
             return
-        inside = self.modes.of(np.asarray(state.moves.positions)) == k
         if not inside.all():
             state = self.states[k] = corrected.brought_inside(state, inside)
-        self._cut(k, state, modes.gap(state.adapted[:, inside]))
+        been_inside = inside & (mode_of[-1] == k)  # those that are not copies
+        self._cut(k, state, modes.gap(state.adapted[:, been_inside]))
 
     def _give_up(self, gone: int, heir: int) -> None:
         """One mode is a part of another from now on, without a run of its own."""
@@ -185,7 +195,7 @@ class RunsByMode:
         Both sides get walls from the beginning: some particles do cross.
         """
         state = self.states[k]
-        if float(np.max(state.mixing().mean_rhat)) < _POOR:
+        if float(np.max(state.mixing.mean_rhat)) < _POOR:
             return
         late = dataclasses.replace(state, adapted=state.draws)
         num = len(self.states)

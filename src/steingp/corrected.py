@@ -7,18 +7,21 @@ Over any log density of a vector, whose prior should be about standard normal:
 2. *adapting*: Metropolis-adjusted Hamiltonian moves, in windows of sweeps, each of which
    gives metric and step to the next. It ends when a window's mean log density is that of
    the window before, and the widths of its draws are those of its metric.
-3. *collecting*: metric and step are frozen and every sweep is kept. Where some sweeps of
-   leaps (`steingp.leaps`), whose law is fitted to draws of the second stage, show that they
-   are taken often enough, the law is fitted again, with their draws, and frozen as well;
-   most sweeps are of leaps then. It ends when the draws are worth the effective size that
-   was asked for, or it is clear that they will not be.
+3. *trying leaps*: metric and step are frozen, and some sweeps are of leaps alone
+   (`steingp.leaps`), whose law is fitted to draws of the second stage. If they are taken
+   often enough, the law is fitted again, with these draws, and frozen as well; else there
+   are no leaps.
+4. *collecting*: every sweep is kept, and where there are leaps most are of them. It ends
+   when the draws are worth the effective size that was asked for, or it is clear that
+   they will not be.
 
 No step size is asked for: SVGD's is in units of the prior, the moves' is adapted. Draws of
-the first two stages, and of trying leaps, are thrown away, and from then on nothing adapts,
-so what is kept has no bias of adaptation.
+the first three stages are thrown away, and in the fourth nothing adapts, so what is kept
+has no bias of adaptation.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +36,7 @@ from steingp.moves import MoveState
 from steingp.precision import float64
 from steingp.weights import Mixing, mixing
 
-STAGES = ("SVGD", "adapting", "collecting", "done")
+STAGES = ("SVGD", "adapting", "trying leaps", "collecting", "done")
 
 STEPS_PER_LOOK, MOST_STEPS = 10, 150
 """Of SVGD, between looks at the mean log density, and in all."""
@@ -46,7 +49,7 @@ SWEEPS_PER_WINDOW, FEWEST_WINDOWS, MOST_WINDOWS = 5, 3, 10
 FEWEST_SWEEPS, SWEEPS_PER_LOOK, MOST_SWEEPS = 10, 5, 400
 """Of the collecting stage: before the first look, between looks at least, and in all."""
 SWEEPS_OF_TRIAL, TAKEN = 5, 0.1
-"""Of leaps, when collecting begins; and the share of them that must be taken there."""
+"""Of leaps, in the third stage; and the share of them that must be taken there."""
 HOPELESS_AFTER, PAST_HOPELESS, HOPELESS = 100, 150, 0.02
 """Collecting ends at the look between so many sweeps if each draw is worth less than the
 third. It is asked once: a run that is taken up again goes on."""
@@ -74,15 +77,13 @@ class State:
     optimiser: Any
     moves: MoveState | None
     draws: Float[np.ndarray, "sweeps J d"]
-    """Of the last windows while adapting, all that are kept while collecting."""
+    """Of the last windows while adapting, of all sweeps while trying and collecting."""
     values: Float[np.ndarray, "sweeps J"]
     """Log densities of `draws`."""
     adapted: Float[np.ndarray, "sweeps J d"]
     """Draws of the last windows of adapting, once it has ended."""
-    leaping: str
-    """"unknown" whether leaps are worth while, on "trial", "yes" or "no"."""
     law: Law | None
-    """Of leaps."""
+    """Of leaps, where there are any."""
     previous: float
     """Mean log density of the window before, while adapting."""
     looks: int
@@ -103,6 +104,7 @@ class State:
     def sweeps(self) -> int:
         return len(self.draws)
 
+    @functools.cached_property
     def mixing(self) -> Mixing:
         """What the draws are worth."""
         return mixing(self.draws)
@@ -111,7 +113,7 @@ class State:
         """Of the worst coordinate's mean or spread; 0 while too few were collected."""
         if self.stage not in ("collecting", "done") or self.sweeps < 4:
             return 0.0
-        return self.mixing().smallest_size
+        return self.mixing.smallest_size
 
 
 def init(positions: Float[np.ndarray, "J d"]) -> State:
@@ -127,7 +129,6 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
         draws=np.zeros((0, J, d)),
         values=np.zeros((0, J)),
         adapted=np.zeros((0, J, d)),
-        leaping="unknown",
         law=None,
         previous=-np.inf,
         looks=0,
@@ -176,8 +177,11 @@ def advance(
         return _descend(density, state)
     if state.stage == "adapting":
         return _adapt(_sweep(density, state, seed, num_sweeps, adapting=True))
+    if state.stage == "trying leaps":
+        return _judge_leaps(_leap(density, state, seed, num_sweeps))
     if state.stage == "collecting":
-        return _collect(density, state, seed, wanted, num_sweeps)
+        go_on = _sweep if state.law is None else _leap
+        return _look(go_on(density, state, seed, num_sweeps), wanted)
     return state
 
 
@@ -201,7 +205,6 @@ def among(state: State, members: Int[np.ndarray, " k"]) -> State:
         draws=state.draws[:0],
         values=state.values[:0],
         adapted=state.adapted[:0],
-        leaping="unknown",
         law=None,
         previous=-np.inf,
         looks=0,
@@ -233,7 +236,7 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
     if state.law is not None:
         arrays |= {f"law.{n}": a for n, a in state.law._asdict().items()}
     arrays |= {f"trace.{name}": a for name, a in state.trace.items()}
-    for name in ("stage", "leaping", *_ARRAYS, *_SCALARS):
+    for name in ("stage", *_ARRAYS, *_SCALARS):
         arrays[name] = np.asarray(getattr(state, name))
     arrays["scored.values"], arrays["scored.scores"] = state.scored
     return arrays
@@ -243,7 +246,7 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
     """The state that `to_arrays` wrote; `template` is one of `init` of equal shapes."""
     if "stage" not in arrays or str(arrays["stage"]) not in STAGES:
         raise ValueError("the arrays do not hold the state of a fit.")
-    if missing := {"leaping", *_SCALARS} - set(arrays):
+    if missing := set(_SCALARS) - set(arrays):
         raise ValueError(
             f"the arrays are of a fit by another version of steingp: {sorted(missing)} are "
             "not there. Its draws can be used; to have more of them, fit anew."
@@ -262,7 +265,6 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
         stage=str(arrays["stage"]),
         optimiser=jax.tree.unflatten(structure, optimiser),
         moves=MoveState(**moved) if moved else None,
-        leaping=str(arrays["leaping"]),
         law=Law(**law) if law else None,
         trace=part(arrays, "trace"),
         scored=(scored["values"], scored["scores"]),
@@ -314,10 +316,10 @@ def _descend(density: Density, state: State) -> State:
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    return _settle(density, state)
+    return _come_to_rest(density, state)
 
 
-def _settle(density: Density, state: State) -> State:
+def _come_to_rest(density: Density, state: State) -> State:
     """Ever shorter steps, so that particles come to rest in narrow modes as well."""
     positions, scored = state.particles, state.scored
     _, optimiser = descent.begin(state.particles)
@@ -377,7 +379,7 @@ def _copies(particles: MoveState, source: Int[np.ndarray, " J"]) -> MoveState:
 
 
 def _sweep(
-    density: Density, state: State, seed: int, num_sweeps: int, adapting: bool
+    density: Density, state: State, seed: int, num_sweeps: int, adapting: bool = False
 ) -> State:
     assert state.moves is not None
     begun, extra = leaps.with_scores(density, state.moves)
@@ -391,11 +393,11 @@ def _sweep(
 
 
 def _leap(density: Density, state: State, seed: int, num_sweeps: int) -> State:
-    """Sweeps of leaps; on trial, without trajectories."""
+    """Sweeps of leaps; while they are tried, without trajectories."""
     assert state.moves is not None and state.law is not None
     new, swept, taken = leaps.sweeps(
         density, state.law, state.moves, seed, num_sweeps,
-        trajectories=state.leaping == "yes",
+        trajectories=state.stage == "collecting",
     )  # fmt: skip
     num = leaps.TRIES * swept.values.size
     state = _kept(state, new, swept, taken)
@@ -449,8 +451,9 @@ def _adapt(state: State) -> State:
     if steady or looks >= MOST_WINDOWS:
         return dataclasses.replace(
             state,
-            stage="collecting",
+            stage="trying leaps",
             moves=moves.freeze(particles),
+            law=leaps.fitted(adapted),
             draws=state.draws[:0],
             values=state.values[:0],
             adapted=adapted,
@@ -485,28 +488,15 @@ def _replace_lost(
     return _copies(particles, source), lost
 
 
-def _collect(
-    density: Density, state: State, seed: int, wanted: float, num_sweeps: int
-) -> State:
-    if state.leaping == "no":
-        return _look(_sweep(density, state, seed, num_sweeps, adapting=False), wanted)
-    if state.leaping == "yes":
-        return _look(_leap(density, state, seed, num_sweeps), wanted)
-    if state.leaping == "unknown":
-        law = leaps.fitted(state.adapted)
-        state = dataclasses.replace(state, leaping="trial", law=law)
-    return _judge_leaps(_leap(density, state, seed, num_sweeps))
-
-
 def _judge_leaps(state: State) -> State:
-    """After the trial: are leaps taken often enough? If so, their law is fitted anew."""
+    """Are leaps taken often enough? If so, their law is fitted anew."""
     if state.sweeps < SWEEPS_OF_TRIAL:
         return state
     worth_it = np.mean(state.trace["leaps"][-SWEEPS_OF_TRIAL:]) >= TAKEN
     law = leaps.fitted(np.concatenate([state.adapted, state.draws]))
     return dataclasses.replace(
         state,
-        leaping="yes" if worth_it else "no",
+        stage="collecting",
         law=law if worth_it else None,
         draws=state.draws[:0],
         values=state.values[:0],

@@ -34,6 +34,8 @@ from steingp.precision import float64
 
 _MOST_WRITTEN_OUT = 4
 """Parts one beside the other in a program, which takes as many times as long to compile."""
+_PIECES_AT_ONCE = 8
+"""Pieces that a core works on in one call: small ones take less than a call does."""
 
 
 class Density(Protocol):
@@ -110,7 +112,7 @@ class EachOnThreads:
 
     A core is best used by one particle at a time, whose matrices stay in its cache, and
     cores by different particles: matrices are too small to be shared. One program is
-    compiled, for a piece, however many rows there are.
+    compiled, however many rows there are.
 
     Args:
         log_density: of one position and the data.
@@ -146,9 +148,11 @@ class EachOnThreads:
         # taken apart once: with priors in it that takes as long as a small matrix
         self._arrays, array_structure = jax.tree.flatten(arrays)
         leaves, structure = jax.tree.flatten(rest)
-        self._rest = _Rest(tuple(leaves), structure, array_structure, made, together)
+        self._rest = _Rest(tuple(leaves), structure, array_structure, made)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
-        self._piece = -(-num_rows // num_threads)
+        piece = -(-num_rows // num_threads)
+        self._group = piece if together else 1
+        self._room = _PIECES_AT_ONCE * piece
         self._num_threads = num_threads
 
     def __call__(
@@ -156,20 +160,19 @@ class EachOnThreads:
     ) -> np.ndarray:
         """What the function returns of every row, as a NumPy array."""
         rows = np.asarray(rows)
-        num, missing = len(rows), -len(rows) % self._piece
-        if missing:
-            rows = np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
-        pieces = [rows[i : i + self._piece] for i in range(0, len(rows), self._piece)]
+        groups = -(-len(rows) // (self._group * self._num_threads))
+        share = min(self._group * groups, self._room)
+        pieces = [rows[i : i + share] for i in range(0, len(rows), share)]
         if self._num_threads == 1 or len(pieces) == 1:
             done = [self._of_piece(piece, shared) for piece in pieces]
         else:
             done = self._at_the_same_time(pieces, shared)
-        return np.concatenate(done)[:num]
+        return np.concatenate(done)
 
     def _at_the_same_time(
         self, pieces: list[np.ndarray], shared: np.ndarray
     ) -> list[np.ndarray]:
-        program = (self._program, pieces[0].shape, shared.shape)
+        program = (self._program, self._room, pieces[0].shape[1], shared.shape)
         done, rest = [], pieces
         if program not in _known:  # compiled once, not by every thread
             done, rest = [self._of_piece(pieces[0], shared)], pieces[1:]
@@ -179,7 +182,13 @@ class EachOnThreads:
 
     @float64
     def _of_piece(self, piece: np.ndarray, shared: np.ndarray) -> np.ndarray:
-        return np.asarray(_each_compiled(self._rest, self._arrays, piece, shared))
+        groups = -(-len(piece) // self._group)
+        rows = np.empty((self._room, piece.shape[1]))
+        rows[: len(piece)] = piece
+        rows[len(piece) : groups * self._group] = piece[-1]
+        rows = rows.reshape(-1, self._group, piece.shape[1])
+        done = _each_compiled(self._rest, self._arrays, rows, groups, shared)
+        return np.asarray(done)[: len(piece)]
 
 
 class _Rest(NamedTuple):
@@ -190,7 +199,6 @@ class _Rest(NamedTuple):
     array_structure: Any
     """Of the arrays."""
     made: "Maker"
-    together: bool
 
 
 _known: set = set()
@@ -203,16 +211,32 @@ _known: set = set()
     compiler_options={"xla_cpu_multi_thread_eigen": False},
 )
 def _each_compiled(
-    rest: _Rest, arrays: list[Array], rows: Array, shared: Array
+    rest: _Rest,
+    arrays: list[Array],
+    groups: Float[Array, "room group k"],
+    num: Array,
+    shared: Array,
 ) -> Array:
+    """Of every row of the first `num` groups; what stands beyond them is not looked at."""
     log_density, data = eqx.combine(
         jax.tree.unflatten(rest.array_structure, arrays),
         jax.tree.unflatten(rest.structure, rest.leaves),
     )
     function = rest.made(log_density, data)
-    if rest.together:
+
+    def of_group(rows: Array) -> Array:
+        if len(rows) == 1:
+            return function(rows[0], shared)[None]
         return jax.vmap(lambda row: function(row, shared))(rows)
-    return jax.lax.map(lambda row: function(row, shared), rows)
+
+    one = jax.eval_shape(of_group, groups[0])
+    done = jax.lax.fori_loop(
+        0,
+        num,
+        lambda i, done: done.at[i].set(of_group(groups[i])),
+        jnp.zeros((len(groups), *one.shape), one.dtype),
+    )
+    return done.reshape(-1, *one.shape[1:])
 
 
 Maker = Callable[[Any, Any], Callable[[Array, Array], Array]]

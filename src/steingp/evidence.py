@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import solve_triangular
-from scipy.special import gammaln
 
+from steingp.leaps import log_t
 from steingp.moves import shrunk_factor
 from steingp.weights import log_sum, mixing
 
@@ -105,10 +105,8 @@ class StudentT(NamedTuple):
     def log_density(self, at: Float[np.ndarray, "S d"]) -> Float[np.ndarray, " S"]:
         d = len(self.mean)
         white = solve_triangular(self.factor, (at - self.mean).T, lower=True)
-        kernel = -0.5 * (FREEDOM + d) * np.log1p(np.sum(white**2, axis=0) / FREEDOM)
         log_det = np.sum(np.log(np.diagonal(self.factor)))
-        constant = gammaln(0.5 * (FREEDOM + d)) - gammaln(0.5 * FREEDOM)
-        return kernel + constant - 0.5 * d * np.log(FREEDOM * np.pi) - log_det
+        return log_t(np.sum(white**2, axis=0), log_det, d, FREEDOM)
 
 
 def bridge(

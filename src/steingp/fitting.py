@@ -53,6 +53,10 @@ _FEW_ROWS = 200
 """Up to which they are: many rows leave one mode, and a long way to it from the prior."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
+_BEGIN_ANEW = ("adapting", "trying leaps")
+"""Stages that settle first where inner iterations begin, and how scores are made."""
+_PROGRESS = ("by_mode", "exploration", "density", "rough", "_scored")
+"""What a unit of work may change."""
 
 
 class Fit:
@@ -242,9 +246,19 @@ class Fit:
         self._begin_inner_iterations_here()
 
     def _advance(self) -> None:
-        if self.exploring:
-            self._explore()
-            return
+        """A unit of work, done wholly or not at all."""
+        before = {name: getattr(self, name) for name in _PROGRESS}
+        before["by_mode"] = self.by_mode.copy()
+        try:
+            if self.exploring:
+                self._explore()
+            else:
+                self._go_on()
+        except BaseException:
+            vars(self).update(before)
+            raise
+
+    def _go_on(self) -> None:
         k = self.by_mode.running
         state, self._evidence = self.states[k], None
         after = corrected.advance(
@@ -252,7 +266,7 @@ class Fit:
             self._sweeps_at_once,
         )  # fmt: skip
         self.by_mode.went_on(k, after)
-        if self.state.stage not in (state.stage, "done"):
+        if self.state.stage != state.stage and self.state.stage in _BEGIN_ANEW:
             self._begin_inner_iterations_here()
             self._give_up_roughness_if_off()
 
@@ -318,10 +332,18 @@ class Fit:
         if not isinstance(self.density.target, Collapsed):
             return
         assert self.state.moves is not None
-        middle = jnp.asarray(np.median(self.state.moves.positions, axis=0))
+        now = self.state.moves
+        middle = jnp.asarray(np.median(now.positions, axis=0))
         sites, _ = to_numpy(flat.solve_inner(self.density, middle, self.data))
-        if all(np.all(np.isfinite(part)) for part in sites):
-            self.density = Flat(self.density.target.started_at(sites))
+        if not all(np.all(np.isfinite(part)) for part in sites):
+            return
+        self.density = Flat(self.density.target.started_at(sites))
+        # which moves a little with where its iterations begin
+        values, scores = self.evaluate(now.positions)
+        k = self.by_mode.running
+        self.by_mode.states[k] = dataclasses.replace(
+            self.state, moves=now._replace(values=values, scores=scores)
+        )
 
     def _show(self, show: Callable[..., None]) -> None:
         state = self.state
@@ -333,6 +355,8 @@ class Fit:
         elif state.stage == "adapting":
             show(0, f"acceptance {state.trace['acceptance'][-1]:.2f}"
                  if state.trace else "", "adapting")  # fmt: skip
+        elif state.stage == "trying leaps":
+            show(0, "", state.stage)
         else:
             note = f"sweep {state.sweeps}, looks again at {state.next_look}"
             name = "collecting"
@@ -356,13 +380,9 @@ class Fit:
         Where f is integrated out by an approximation or a bound, so is this.
         """
         if self._evidence is None:
-
-            def log_density(z: np.ndarray) -> np.ndarray:
-                return self.evaluate(z)[0]
-
             self._evidence = [
                 bridge(
-                    state.draws, state.values, log_density, seed=self.seed,
+                    state.draws, state.values, self.values, seed=self.seed,
                     inside=None if len(self.states) == 1 else (
                         lambda z, k=k: self.by_mode.modes.of(z) == k
                     ),
@@ -370,6 +390,14 @@ class Fit:
                 for k, state in enumerate(self.states)
             ]  # fmt: skip
         return self._evidence
+
+    def values(self, positions: np.ndarray) -> np.ndarray:
+        """Log densities of positions (S, d)."""
+        density = self.scored()
+        if density.compiled:  # for steps already, and values alone would be once more
+            return self.evaluate(positions)[0]
+        with self.blas():
+            return descent.evaluate_values(density, positions)
 
     def evaluate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log densities and scores of positions (S, d)."""

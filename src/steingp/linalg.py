@@ -5,6 +5,7 @@ by hand are `custom_jvp` rules made of differentiable parts, so forward mode, re
 mode and curvature all work.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 DEFAULT_JITTER = 1e-6
 """Added to the diagonal of every covariance matrix before it is factorised."""
@@ -491,8 +492,14 @@ def blas_suited_to(size: int, *, threads: int | None = None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    with threadpool_limits(limits=limit, user_api="blas"):
+    with _libraries().limit(limits=limit, user_api="blas"):
         yield
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """Of this process that have threads; NumPy's and SciPy's are loaded by now."""
+    return ThreadpoolController()
 
 
 def mvn_sample(

@@ -70,7 +70,7 @@ def _kept(run: Fit, k: int) -> np.ndarray:
     if run.exploring:
         assert run.exploration is not None
         return run.exploration.positions
-    if state.stage in ("SVGD", "adapting") or not state.sweeps:
+    if state.stage not in ("collecting", "done") or not state.sweeps:
         particles = state.particles if state.moves is None else state.moves.positions
         draws = np.asarray(particles)[None]
     every = max(1, int(draws.shape[0] * draws.shape[1] // (2 * run.wanted)))
@@ -104,7 +104,7 @@ def _trace(state: State) -> dict[str, np.ndarray]:
 
 def _mixing(state: State) -> Mixing | None:
     collected = state.stage in ("collecting", "done") and state.sweeps >= 4
-    return state.mixing() if collected else None
+    return state.mixing if collected else None
 
 
 def _evidence_with(run: Fit, gain: float) -> list[Evidence]:
@@ -248,7 +248,8 @@ def _steps(run: Fit) -> verdicts.Check:
         # beyond the walls between modes the density is 0, which is no failure
         failed = 0.0
         if len(run.states) == 1:
-            failed = np.sum(trace["num_failed"]) / state.draws[..., 0].size
+            trajectories = state.draws.shape[1] * np.sum(trace["num_leapfrog"] > 0)
+            failed = np.sum(trace["num_failed"]) / max(trajectories, 1)
         found.append(
             verdicts.accepted(
                 float(np.nanmean(trace["acceptance"])),

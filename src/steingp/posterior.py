@@ -56,6 +56,7 @@ class FitReport(NamedTuple):
     num_sweeps: int
     """Sweeps that were collected."""
     acceptance: float
+    """Of trajectories, on the average; not of leaps."""
     num_replaced: int
     """Particles that were lost in regions of no mass and became copies of others."""
     pareto_k: float | None
@@ -86,7 +87,8 @@ class Posterior:
     be taken up again (`steingp.fit(model, resume=...)`), `history` holds the steps of
     plain SVGD. `paths` has the particles of the largest mode sweep by sweep, name ->
     constrained array (sweeps, J, ...), and `trace` one number per sweep: acceptance,
-    step, log density and more. `verdict` says what was checked.
+    step (NaN where a sweep has leaps alone), log density and more. `verdict` says what
+    was checked.
 
     Predictions use evenly spaced draws: 1000 where they are cheap (up to 270 rows or
     inducing points), down to 200 where they are not, or `max_draws` of them.

@@ -265,16 +265,17 @@ def _over_processes(
         while True:
             while len(running) < num and (job := next(waiting, None)) is not None:
                 claim = lines.claim(job)
-                if claim is not None:
-                    running[pool.submit(attempt, work, job)] = job, claim
+                if claim is None:
+                    continue
+                try:
+                    future = pool.submit(attempt, work, job)
+                except BrokenExecutor:  # a process died, and its job is running no more
+                    pool = ProcessPoolExecutor(num, mp_context=fresh)
+                    future = pool.submit(attempt, work, job)
+                running[future] = job, claim
             if not running:
                 return
-            ended = wait(running, return_when=FIRST_COMPLETED).done
-            died = any(isinstance(f.exception(), BrokenExecutor) for f in ended)
-            if died:  # it takes the pool with it, and what the others were at
-                ended = wait(running).done
-                pool = ProcessPoolExecutor(num, mp_context=fresh)
-            for future in ended:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, claim = running[future]
                 yield _or_death(future, job)
                 running.pop(future)

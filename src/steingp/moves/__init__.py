@@ -1,8 +1,9 @@
 """Metropolis-adjusted Hamiltonian moves of J particles at once, over any log density.
 
 Particles are rows of a matrix (J, d). All share a metric, the pooled covariance of
-earlier draws, and a leapfrog step, both of which are adapted first and frozen then; a
-frozen sweep leaves the density invariant for each particle by itself:
+earlier draws or what scores tell of it, and a leapfrog step, both of which are adapted
+first and frozen then; a frozen sweep leaves the density invariant for each particle by
+itself:
 
     p ~ N(0, I);  p += e/2 F' grad log p(z),  z += e F p,  p += e/2 F' grad log p(z)
 

@@ -59,9 +59,10 @@ def shrunk_factor(draws: ArrayLike) -> Float[np.ndarray, "d d"]:
 def curved_factor(draws: ArrayLike, scores: ArrayLike) -> Float[np.ndarray, "d d"]:
     """Lower F with F F' the inverse curvature of a density, of draws and scores there.
 
-    With C the covariance of draws and S that of scores, the G with G S G = C, their
-    geometric mean. Under a Gaussian scores are -P (z - m), so that S = P C P and G is the
-    inverse of P, however wide the draws are: it needs no draws from the density.
+    With C the covariance of draws and S that of scores, the G with G S G = C, the
+    geometric mean of C and the inverse of S. Under a Gaussian scores are -P (z - m), so
+    that S = P C P and G is the inverse of P, however wide the draws are: it needs no
+    draws from the density.
 
     Args:
         draws: (..., d), positions near the mass.

@@ -165,7 +165,8 @@ def panel_names(posterior: Posterior) -> list[str]:
 
 def _series(axes: "Axes", series: dict[str, np.ndarray]) -> None:
     for (name, values), colour in zip(series.items(), (BLUE, ORANGE), strict=False):
-        axes.plot(values, color=colour, lw=1.0, label=name)
+        told = np.flatnonzero(np.isfinite(values))
+        axes.plot(told, values[told], color=colour, lw=1.0, label=name)
     if len(series) > 1:
         axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=7, handlelength=1.2)
