@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln
 
 from steingp import moves
 from steingp.densities import Density
 from steingp.descent import evaluate_values, score
+from steingp.evidence import log_t
 from steingp.moves import MoveInfo, MoveState, Swept, shrunk_factor
 
 FREEDOM = 7.0
@@ -98,22 +98,6 @@ class Law(NamedTuple):
             axis=1,
         )
         return np.logaddexp.reduce(parts, axis=1)
-
-
-def log_t(square: Any, log_det: Any, d: int, freedom: float) -> np.ndarray:
-    """Log density of a t in d dimensions, by its squared distance and half its log det.
-
-    Example:
-        >>> import numpy as np
-        >>> from steingp import leaps
-        >>> cauchy_at_1 = leaps.log_t(1.0, 0.0, 1, 1.0)  # 1 / (2 pi)
-        >>> bool(np.isclose(cauchy_at_1, -np.log(2 * np.pi)))
-        True
-    """
-    constant = gammaln(0.5 * (freedom + d)) - gammaln(0.5 * freedom)
-    constant -= 0.5 * d * np.log(freedom * np.pi)
-    kernel = -0.5 * (freedom + d) * np.log1p(square / freedom)
-    return kernel + constant - log_det
 
 
 def straightened(
