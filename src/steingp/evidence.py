@@ -17,7 +17,7 @@ way round: a t fitted to the very draws it is bridged with would look too good.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
