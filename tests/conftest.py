@@ -1,8 +1,19 @@
 """Every test computes in float64 and strictly, and fails on any warning."""
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # what one worker or a program that it starts has compiled, the others find there
+    COMPILED = tempfile.mkdtemp(prefix="steingp-tests-")
+    atexit.register(shutil.rmtree, COMPILED, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 import jax
 import pytest

@@ -59,7 +59,7 @@ def step(
         positions, scored, optimiser, np.asarray(share)
     )
     values, scores = map(np.asarray, density(positions))
-    fine = np.asarray(healthy(values, scores))
+    fine = healthy(values, scores)
     mean = np.mean(values[fine]) if fine.any() else np.nan
     return positions, (values, scores), optimiser, mean
 
@@ -96,9 +96,10 @@ def _along_phi(
 _along_phi_compiled = jax.jit(_along_phi)
 
 
-def healthy(values: Any, scores: Any) -> Array:
-    """Which particles have a finite log density and score."""
-    return jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
+def healthy(values: Any, scores: Any) -> Any:
+    """Which particles have a finite log density and score; of NumPy arrays with NumPy."""
+    xp = np if isinstance(values, np.ndarray) else jnp
+    return xp.isfinite(values) & xp.all(xp.isfinite(scores), axis=1)
 
 
 @float64
