@@ -145,7 +145,6 @@ def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch, leaf: int = 8) -
 def test_whitening_is_through_the_factor_in_value_and_derivatives(
     shape: tuple, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    K, B = covariance(5), jnp.asarray(np.random.default_rng(1).normal(size=shape))
     small_blocks(backend, monkeypatch, leaf=2)
 
     def through_factor(K: jax.Array, B: jax.Array) -> jax.Array:
@@ -154,10 +153,26 @@ def test_whitening_is_through_the_factor_in_value_and_derivatives(
     def whiten(K: jax.Array, B: jax.Array) -> jax.Array:
         return linalg.whiten(K, B, 0.1)
 
-    np.testing.assert_allclose(whiten(K, B), through_factor(K, B), rtol=1e-13)
+    agree_in_value_and_derivatives(whiten, through_factor, shape)
+
+
+def test_colouring_is_through_the_factor_in_value_and_derivatives() -> None:
+    def through_factor(K: jax.Array, v: jax.Array) -> jax.Array:
+        return linalg.cholesky(K, 0.1) @ v
+
+    def colour(K: jax.Array, v: jax.Array) -> jax.Array:
+        return linalg.colour(K, v, 0.1)
+
+    agree_in_value_and_derivatives(colour, through_factor, (5,))
+
+
+def agree_in_value_and_derivatives(fast: Callable, plain: Callable, shape: tuple) -> None:
+    """Two functions of a covariance and an array of that shape."""
+    K, B = covariance(5), jnp.asarray(np.random.default_rng(1).normal(size=shape))
+    np.testing.assert_allclose(fast(K, B), plain(K, B), rtol=1e-13)
 
     def of_root(root: jax.Array, B: jax.Array) -> jax.Array:
-        return whiten(root @ root.T, B)
+        return fast(root @ root.T, B)
 
     check_grads(of_root, (K, B), order=2, modes=("fwd", "rev"), rtol=1e-6)
     weights = jnp.arange(1.0, 1.0 + B.size).reshape(B.shape)
@@ -165,7 +180,7 @@ def test_whitening_is_through_the_factor_in_value_and_derivatives(
         jax.grad(lambda K, B, f=f: jnp.sum(weights * jnp.sin(f(K, B))), argnums=(0, 1))(
             K, B
         )
-        for f in (whiten, through_factor)
+        for f in (fast, plain)
     )
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)

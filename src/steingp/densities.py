@@ -122,8 +122,9 @@ class EachOnThreads:
         made: log density and data to a function of one row, a vector, and what all share,
             another. Programs are told apart by it, so it must be equal if it is made
             again: a function of a module, or a NamedTuple.
-        together: whether a core works on all rows of its piece at once, which is better
-            where matrices are so small that each operation takes as long as none.
+        together: whether a core works on `num_rows` rows at once, which is better where
+            matrices are so small that each operation takes as long as none. Where there
+            are more rows than that, cores share them.
 
     Example:
         >>> import numpy as np
@@ -150,7 +151,7 @@ class EachOnThreads:
         leaves, structure = jax.tree.flatten(rest)
         self._rest = _Rest(tuple(leaves), structure, array_structure, made)
         self._program = (self._rest, tuple(np.shape(array) for array in self._arrays))
-        piece = -(-num_rows // num_threads)
+        piece = num_rows if together else -(-num_rows // num_threads)
         self._group = piece if together else 1
         self._room = _PIECES_AT_ONCE * piece
         self._num_threads = num_threads

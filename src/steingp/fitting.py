@@ -41,7 +41,7 @@ _QUICK = 3e7
 _FILLS_A_GPU = 1.5e9
 """Likewise, from which 64 particles' take a GPU clearly longer than 20's: 1145 rows."""
 _SMALL = 50
-"""Rows of a matrix below which one core works on all of them at once."""
+"""Rows of a matrix below which a core works on those of all particles at once."""
 _TINY = 64
 """Likewise, up to which twice as many particles explore."""
 _ROUGH_FROM, _TRUE_ENOUGH = 200, 0.3
@@ -288,12 +288,10 @@ class Fit:
         if self._mesh is not None and num_rows_shards(self._mesh) > 1:
             return RowsOverDevices(self.density, self._shares, at_once, self._mesh)
         if self._on_threads:
-            small = self.model.matrix_size < _SMALL
-            num_threads = 1 if small else num_cores()
-            about = (self.density, self.data, len(self.state.particles), num_threads)
+            about = (self.density, self.data, len(self.state.particles), num_cores())
             if self.rough:
                 return Rough(*about)
-            return OnThreads(*about, together=small)
+            return OnThreads(*about, together=self.model.matrix_size < _SMALL)
         return OfOne(self.density, self.data, at_once, self._mesh)
 
     def _give_up_roughness_if_off(self) -> None:

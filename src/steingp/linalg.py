@@ -191,10 +191,14 @@ def _factorise_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _factor_tangent(L: Array, dK: Array) -> Array:
-    # dL = L Phi(L^-1 dK L^-T), Phi: the lower half (Murray 2016, eq. 8). dK is
-    # symmetrised, so that only L's own triangle counts.
+    # dL = L Phi(L^-1 dK L^-T), Phi: the lower half (Murray 2016, eq. 8)
+    return L @ _half_tangent(L, dK)
+
+
+def _half_tangent(L: Array, dK: Array) -> Array:
+    """Phi(L^-1 dK L^-T); dK is symmetrised, so that only L's own triangle counts."""
     half = solve_lower(L, 0.5 * (dK + dK.T))
-    return L @ _lower_half(solve_lower(L, half.T))
+    return _lower_half(solve_lower(L, half.T))
 
 
 def _lower_half(S: Array) -> Array:
@@ -243,6 +247,32 @@ def _white_parts(K: Array, jitter: Array) -> tuple[Callable, Callable]:
         return lambda B: solve_lower(L, B), both_sides
     _, W = _in_blocks_with_retries(K, jitter)
     return lambda B: W @ B, lambda S: W @ S @ W.T
+
+
+def colour(
+    K: Float[Array, "N N"],
+    v: Float[Array, " N"],
+    jitter: float | Float[Array, ""] = DEFAULT_JITTER,
+) -> Float[Array, " N"]:
+    """L v with L = `cholesky`(K, jitter).
+
+    d(L v) = L (Phi(L^-1 dK L^-T) v + dv). Backwards that is a product of N x N matrices
+    less than through the factor.
+    """
+    return _colour(K, v, jnp.asarray(jitter, K.dtype))
+
+
+@jax.custom_jvp
+def _colour(K: Array, v: Array, jitter: Array) -> Array:
+    return _cholesky(K, jitter) @ v
+
+
+@_colour.defjvp
+def _colour_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    K, v, jitter = primals
+    dK, dv, _ = tangents
+    L = _cholesky(K, jitter)
+    return L @ v, L @ (_half_tangent(L, dK) @ v + dv)
 
 
 def inverse_factor(K: Float[Array, "N N"]) -> Float[Array, "N N"]:

@@ -6,7 +6,7 @@ from jax import Array
 from jaxtyping import Float
 
 from steingp.data import Batch, count_rows
-from steingp.linalg import DEFAULT_JITTER, cholesky
+from steingp.linalg import DEFAULT_JITTER, cholesky, colour
 from steingp.priors import Particle
 from steingp.targets.base import (
     LATENTS,
@@ -29,8 +29,8 @@ class Whitened(Target):
 
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         model = self.specification.at(theta)
-        L = cholesky(self.covariance(theta, batch), self.jitter)
-        f = model.mean.of(batch.X) + L @ theta[LATENTS]
+        away = colour(self.covariance(theta, batch), theta[LATENTS], self.jitter)
+        f = model.mean.of(batch.X) + away
         return jnp.sum(model.likelihood.log_prob(batch.y, f, batch.row))
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
