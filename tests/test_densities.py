@@ -203,6 +203,17 @@ def test_together_gives_what_one_after_the_other_gives() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-13)
 
 
+@pytest.mark.parametrize("num", [4, 5, 13, 100])
+def test_cores_share_what_each_works_on_together(num: int) -> None:
+    z = np.random.default_rng(0).normal(size=(num, 3))
+    found = [
+        OnThreads(log_density, jnp.arange(3.0), 4, num_threads, together=True)(z)
+        for num_threads in (1, 2, 3)
+    ]
+    for other in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, found[0], other)
+
+
 @pytest.mark.parametrize("d", [1, 3, 10])
 def test_what_is_packed_comes_out_again(d: int) -> None:
     rng = np.random.default_rng(0)

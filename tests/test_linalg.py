@@ -138,6 +138,7 @@ def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch, leaf: int = 8) -
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(linalg, "_CPU_LEAF", leaf)
     monkeypatch.setattr(linalg, "_GPU_LEAF", leaf)
+    monkeypatch.setattr(linalg, "_GPU_TRIANGLE", max(1, leaf // 4))
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 3)])
@@ -166,7 +167,9 @@ def test_colouring_is_through_the_factor_in_value_and_derivatives() -> None:
     agree_in_value_and_derivatives(colour, through_factor, (5,))
 
 
-def agree_in_value_and_derivatives(fast: Callable, plain: Callable, shape: tuple) -> None:
+def agree_in_value_and_derivatives(
+    fast: Callable, plain: Callable, shape: tuple
+) -> None:
     """Two functions of a covariance and an array of that shape."""
     K, B = covariance(5), jnp.asarray(np.random.default_rng(1).normal(size=shape))
     np.testing.assert_allclose(fast(K, B), plain(K, B), rtol=1e-13)
@@ -234,6 +237,17 @@ def test_inverse_lower_around_the_default_leaf(size: int) -> None:
     L = np.linalg.cholesky(covariance(size))
     inverse = linalg.inverse_lower(jnp.asarray(L))
     np.testing.assert_allclose(inverse, np.linalg.inv(L), atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 8, 9, 16, 17, 31])
+def test_inverse_by_pairs_around_the_parts(size: int) -> None:
+    L = np.linalg.cholesky(covariance(size))
+    three = jnp.stack([jnp.asarray(L), jnp.eye(size), jnp.full((size, size), jnp.nan)])
+    found = jax.vmap(lambda L: linalg.inverse_by_pairs(L, 4))(three)
+    np.testing.assert_allclose(found[0], np.linalg.inv(L), rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(np.triu(found[0], 1), np.zeros((size, size)))
+    np.testing.assert_array_equal(found[1], np.eye(size))
+    assert np.isnan(found[2][-1, -1])
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 17, 31])

@@ -6,6 +6,7 @@ mode and curvature all work.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -24,6 +25,8 @@ DEFAULT_JITTER = 1e-6
 _RETRIES = 6
 _CPU_LEAF, _GPU_LEAF = 48, 256
 """Rows of blocks that are not cut further."""
+_GPU_TRIANGLE = 64
+"""Rows of triangles in such a block, all of which a GPU inverts at the same time."""
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 
@@ -344,11 +347,39 @@ def gpu_leaf(size: int) -> int:
     return -(-size // num)
 
 
+def inverse_by_pairs(L: Float[Array, "N N"], part: int) -> Float[Array, "N N"]:
+    """L^-1 of a lower triangular matrix, for a GPU.
+
+    Triangles of `part` rows or fewer along the diagonal are inverted, all at the same
+    time, and then put together two by two: a solve takes as long as it has rows, one
+    after the other, however many of them there are.
+    """
+    size, dtype = L.shape[-1], L.dtype
+    num = 1 << max(0, math.ceil(math.log2(size / part)))
+    rows = -(-size // num)
+    filled = jnp.eye(num * rows, dtype=dtype).at[:size, :size].set(L)
+
+    def blocks(down: int) -> Array:
+        """Those on the diagonal; or, one down, those that join two by two of them."""
+        cut = filled.reshape(num, rows, num, rows)
+        return jnp.stack([cut[i + down, :, i] for i in range(0, num, 1 + down)])
+
+    one = jnp.eye(rows, dtype=dtype)
+    W = jax.vmap(lambda triangle: solve_lower(triangle, one))(blocks(0))
+    while num > 1:
+        A, C = W[::2], W[1::2]
+        above = jnp.concatenate([A, jnp.zeros_like(A)], axis=2)
+        below = jnp.concatenate([-C @ (blocks(1) @ A), C], axis=2)
+        W = jnp.concatenate([above, below], axis=1)
+        num, rows = num // 2, rows * 2
+    return W[0][:size, :size]
+
+
 def _of_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
     size = K.shape[-1]
     if size <= leaf:
         L = _factorise(K)
-        return jnp.diagonal(L), solve_lower(L, jnp.eye(size, dtype=K.dtype))
+        return jnp.diagonal(L), inverse_by_pairs(L, _GPU_TRIANGLE)
     num = -(-size // leaf)
     first = (num + 1) // 2 * leaf
     diagonal_A, W_A = _of_blocks(K[:first, :first], leaf)
