@@ -158,17 +158,16 @@ def leaves(num_rows: int, num_particles: int) -> float:
     import jax
     import jax.numpy as jnp
 
-    from steingp import linalg
+    from steingp.linalg import factorise, inverses
 
-    size = linalg.gpu_leaf(num_rows)
+    size = inverses.gpu_leaf(num_rows)
     num = -(-num_rows // size)
     each = jnp.broadcast_to(2.0 * jnp.eye(size), (num_particles, size, size))
-    factorise = jax.jit(jax.vmap(linalg.factorise))
-    part = linalg._GPU_TRIANGLE
-    invert = jax.jit(jax.vmap(lambda L: linalg.inverse_by_pairs(L, part)))
+    steps = (factorise, lambda L: inverses.inverse_by_pairs(L, inverses.GPU_TRIANGLE))
+    compiled = [jax.jit(jax.vmap(step)) for step in steps]
     return num * sum(
-        per_call(lambda function=function: jax.block_until_ready(function(each)), 0.2)
-        for function in (factorise, invert)
+        per_call(lambda step=step: jax.block_until_ready(step(each)), 0.2)
+        for step in compiled
     )
 
 

@@ -270,7 +270,9 @@ def test_q_is_that_of_dense_matrices_however_faint_a_site(faintest: float) -> No
 def test_blocks_as_on_a_gpu_give_the_same_evidence_and_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("steingp.linalg._GPU_LEAF", 10)  # three blocks of eight rows
+    monkeypatch.setattr(
+        "steingp.linalg.inverses.GPU_LEAF", 10
+    )  # three blocks of eight rows
     found = []
     for backend in ("cpu", "gpu"):
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)

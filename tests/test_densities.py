@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from steingp import densities, moves
-from steingp.densities import OfOne, OnThreads, Rough, for_each, is_rough
+from steingp.densities import OfOne, OnThreads, Rough, is_rough
 from steingp.flights import (
     Course,
     Departure,
@@ -131,24 +131,6 @@ def test_an_error_on_a_thread_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         OnThreads(broken, None, 4, 2)(np.zeros((8, 2)))
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3, 8])
-@pytest.mark.parametrize("num", [1, 4, 7])
-def test_for_each_gives_what_vmap_gives(
-    num: int, cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(densities, "num_cores", lambda: cores)
-    rng = np.random.default_rng(0)
-    each = {"a": jnp.asarray(rng.normal(size=(num, 3))), "b": jnp.arange(1.0 * num)}
-
-    def function(part: dict) -> tuple[jax.Array, jax.Array]:
-        return jnp.sum(jnp.sin(part["a"])) + part["b"], part["a"] * part["b"]
-
-    found = jax.jit(lambda each: for_each(function, each, 3))(each)
-    expected = jax.vmap(function)(each)
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-14)
 
 
 def test_rough_scores_come_with_exact_values() -> None:

@@ -13,7 +13,7 @@ ROOT = Path(steingp.__file__).parent
 # A module may import, at its top, from the lines above its own.
 LAYERS: list[set[str]] = [
     {"precision", "checks", "progress", "compilation"},
-    {"linalg", "coordinates", "devices", "flights"},
+    {"linalg", "coordinates", "devices", "flights", "threads"},
     {"data", "priors", "stein"},
     {"kernels", "means", "likelihoods", "batches", "on_disk", "densities"},
     {"interop", "inducing", "targets", "svgd", "moves", "weights", "metrics"},
@@ -46,6 +46,7 @@ GENERAL = {
     "moves",
     "weights",
     "flights",
+    "threads",
     "densities",
     "descent",
     "leaps",

@@ -10,6 +10,7 @@ from jax.test_util import check_grads
 from scipy import stats
 
 from steingp import linalg
+from steingp.linalg import inverses
 
 
 def covariance(size: int = 4, seed: int = 0) -> jax.Array:
@@ -136,9 +137,9 @@ def test_cholesky_hessian_agrees_with_jaxs_own() -> None:
 def small_blocks(backend: str, monkeypatch: pytest.MonkeyPatch, leaf: int = 8) -> None:
     """The path of a backend, with blocks so small that there are some."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(linalg, "_CPU_LEAF", leaf)
-    monkeypatch.setattr(linalg, "_GPU_LEAF", leaf)
-    monkeypatch.setattr(linalg, "_GPU_TRIANGLE", max(1, leaf // 4))
+    monkeypatch.setattr(inverses, "CPU_LEAF", leaf)
+    monkeypatch.setattr(inverses, "GPU_LEAF", leaf)
+    monkeypatch.setattr(inverses, "GPU_TRIANGLE", max(1, leaf // 4))
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 3)])
@@ -243,7 +244,7 @@ def test_inverse_lower_around_the_default_leaf(size: int) -> None:
 def test_inverse_by_pairs_around_the_parts(size: int) -> None:
     L = np.linalg.cholesky(covariance(size))
     three = jnp.stack([jnp.asarray(L), jnp.eye(size), jnp.full((size, size), jnp.nan)])
-    found = jax.vmap(lambda L: linalg.inverse_by_pairs(L, 4))(three)
+    found = jax.vmap(lambda L: inverses.inverse_by_pairs(L, 4))(three)
     np.testing.assert_allclose(found[0], np.linalg.inv(L), rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(np.triu(found[0], 1), np.zeros((size, size)))
     np.testing.assert_array_equal(found[1], np.eye(size))

@@ -27,7 +27,6 @@ from jax.sharding import Mesh
 from steingp import svgd
 from steingp.checks import check_count
 from steingp.data import Batch
-from steingp.densities import for_each, threads_for_each
 from steingp.devices import check_mesh, on_all_devices, over_particles
 from steingp.flat import Flat
 from steingp.linalg import blas_suited_to
@@ -38,6 +37,7 @@ from steingp.priors import Particle
 from steingp.progress import progress_bar
 from steingp.stein import RBF, phi
 from steingp.targets.variational import Q_MEAN, Q_ROOT, Natural, Variational
+from steingp.threads import for_each, threads_for_each
 
 STEP = 0.05
 """Of Adam, in units of the prior's sd; it falls to a tenth by a cosine."""

@@ -21,7 +21,7 @@ from steingp.by_mode import RunsByMode
 from steingp.checks import check_count
 from steingp.corrected import State, part
 from steingp.data import Batch
-from steingp.densities import Density, OfOne, OnThreads, Rough, num_cores
+from steingp.densities import Density, OfOne, OnThreads, Rough
 from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge
 from steingp.flat import Flat
@@ -35,6 +35,7 @@ from steingp.streamed import FullPasses, RowsOverDevices, filled_up
 from steingp.targets import Collapsed, Marginal, Titsias, Variational
 from steingp.targets.collapsed import Sites
 from steingp.tempering import Exploration, Tempered
+from steingp.threads import num_cores
 
 _QUICK = 3e7
 """Flops of a gradient up to which a window of sweeps takes a second or so on a CPU."""

@@ -11,11 +11,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from steingp.data import Batch
-from steingp.densities import EachOnThreads, num_cores
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Target
 from steingp.targets.collapsed import Sites
+from steingp.threads import EachOnThreads, num_cores
 
 _PAIRS = 64
 """Pairs of draws of f that estimate a draw's weight."""

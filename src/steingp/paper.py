@@ -15,7 +15,6 @@ from jaxtyping import ArrayLike
 
 from steingp import svgd
 from steingp.checks import check_count
-from steingp.densities import threads_for_each
 from steingp.likelihoods import Gaussian
 from steingp.linalg import blas_suited_to
 from steingp.models import SteinGP
@@ -25,6 +24,7 @@ from steingp.priors import Particle
 from steingp.stein import SteinKernel
 from steingp.svgd import SVGDInfo, SVGDState
 from steingp.targets import LATENTS, Target, Variational
+from steingp.threads import threads_for_each
 
 MOMENTS = 100
 """At about how many moments of a run the particles are recorded, for `plots`."""

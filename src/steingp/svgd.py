@@ -30,10 +30,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Int, PyTree
 
 from steingp.checks import check_count
-from steingp.densities import for_each
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
 from steingp.stein import RBF, SteinKernel
+from steingp.threads import for_each
 
 LogDensity = Callable[..., Array]
 _LONGEST_CHUNK = 500

@@ -14,7 +14,6 @@ import numpy as np
 
 from steingp import baselines, likelihoods, metrics
 from steingp.compilation import Stopwatch
-from steingp.densities import num_cores
 from steingp.experiments.datasets import CLASSIFICATION, Split, uci_split
 from steingp.experiments.references import device_name
 from steingp.inference import fit
@@ -23,6 +22,7 @@ from steingp.models import SteinGP
 from steingp.paper import SVGD
 from steingp.posterior import Posterior
 from steingp.prediction import Prediction
+from steingp.threads import num_cores
 
 REGRESSION = (
     "airfoil", "autompg", "boston", "challenger", "concrete", "concreteslump", "gas",
