@@ -29,7 +29,7 @@ import steingp as sg
 from steingp import by_mode, corrected, fitting, tempering
 from steingp.experiments import references
 from steingp.fitting import Fit
-from steingp.targets import collapsed
+from steingp.targets import sites
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "verdicts.jsonl"
@@ -135,7 +135,7 @@ def unconverged_solver(seed: int) -> sg.Posterior:
     X, y = small_problem(seed, rows=33)  # a size that nothing else here compiles
     labels = (y > 0.0).astype(float)
     model = sg.SteinGP((X, labels), sg.kernels.Matern52(), sg.likelihoods.Bernoulli())
-    with replaced(collapsed, "MOST_ITERATIONS", 2):
+    with replaced(sites, "MOST_ITERATIONS", 2):
         return sg.fit(model, effective_size=100, seed=seed, progress=False)
 
 

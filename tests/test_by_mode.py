@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from steingp import corrected
+from steingp import corrected, run_state
 from steingp.by_mode import RunsByMode
-from steingp.corrected import State
+from steingp.run_state import State
 
 LOW, HIGH = -4.0, 4.0
 
@@ -153,7 +153,7 @@ def test_collecting_that_does_not_mix_is_cut_late_with_walls() -> None:
 def test_arrays_hold_everything() -> None:
     runs = two_runs()
     runs.walled = {1}
-    template = corrected.init(np.zeros((20, 3)))
+    template = run_state.init(np.zeros((20, 3)))
     arrays = runs.to_arrays()
     again = RunsByMode.from_arrays(template, arrays)
     assert again.walled == runs.walled and again.running == runs.running

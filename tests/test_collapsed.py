@@ -16,7 +16,7 @@ from steingp import SteinGP, fixed, flat, kernels, likelihoods, means
 from steingp.data import Batch
 from steingp.likelihoods.quadrature import tilted_moments
 from steingp.targets import Collapsed, Marginal, Target, Titsias, marginals
-from steingp.targets.collapsed import TOLERANCE, Sites, _Rows
+from steingp.targets.sites import TOLERANCE, Rows, Sites
 
 rng = np.random.default_rng(0)
 N = 24
@@ -258,7 +258,7 @@ def test_q_is_that_of_dense_matrices_however_faint_a_site(faintest: float) -> No
     tau[5] = faintest
     nu = rng.normal(size=N)
     with jax.enable_x64(True):
-        mean, variance, log_integral = _Rows(jnp.asarray(K)).q(Sites(tau, nu))
+        mean, variance, log_integral = Rows(jnp.asarray(K)).q(Sites(tau, nu))
     covariance = np.linalg.solve(np.eye(N) + K * tau[None, :], K)
     np.testing.assert_allclose(variance, np.diag(covariance), rtol=1e-8)
     np.testing.assert_allclose(mean, covariance @ nu, atol=1e-8)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax import Array
 
-from steingp import corrected, descent
-from steingp.corrected import State
+from steingp import corrected, descent, run_state
 from steingp.densities import OfOne
+from steingp.run_state import State
 
 
 class Banana(eqx.Module):
@@ -35,7 +35,7 @@ class Shifted(eqx.Module):
 
 
 def start(J: int = 20, d: int = 2, seed: int = 0) -> State:
-    return corrected.init(np.random.default_rng(seed).normal(size=(J, d)))
+    return run_state.init(np.random.default_rng(seed).normal(size=(J, d)))
 
 
 def run(density: OfOne, state: State, wanted: float, seed: int = 0) -> State:
@@ -94,9 +94,9 @@ def test_a_state_through_arrays_goes_on_bit_for_bit() -> None:
         state = corrected.advance(density, state, 0, 300.0)
         count += 1
         if count % 3 == 0:
-            arrays = corrected.to_arrays(state)
+            arrays = run_state.to_arrays(state)
             assert all(isinstance(a, np.ndarray) for a in arrays.values())
-            state = corrected.from_arrays(start(), arrays)
+            state = run_state.from_arrays(start(), arrays)
     np.testing.assert_array_equal(state.draws, whole.draws)
     assert state.num_gradients == whole.num_gradients
     for name, values in whole.trace.items():
@@ -104,11 +104,11 @@ def test_a_state_through_arrays_goes_on_bit_for_bit() -> None:
 
 
 def test_arrays_of_another_run_are_refused() -> None:
-    arrays = corrected.to_arrays(start())
+    arrays = run_state.to_arrays(start())
     with pytest.raises(ValueError, match="another number of particles"):
-        corrected.from_arrays(start(J=7), arrays)
+        run_state.from_arrays(start(J=7), arrays)
     with pytest.raises(ValueError, match="do not hold the state"):
-        corrected.from_arrays(start(), {"draws": np.zeros(3)})
+        run_state.from_arrays(start(), {"draws": np.zeros(3)})
 
 
 def test_particles_beyond_a_wall_come_back() -> None:
@@ -116,7 +116,7 @@ def test_particles_beyond_a_wall_come_back() -> None:
     density = OfOne(Shifted(np.array([0.3, 0.3]), wall=4.5), None)
     positions = np.random.default_rng(0).normal(size=(20, 2))
     positions[::2, 0] += 9.0
-    state = run(density, corrected.init(positions), 200.0)
+    state = run(density, run_state.init(positions), 200.0)
     assert np.all(np.isfinite(state.draws)) and state.draws[..., 0].max() < 4.5
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_t, norm
 
-from steingp import corrected, leaps, moves
+from steingp import corrected, leaps, moves, run_state
 from steingp.densities import OfOne, OnThreads
 from steingp.leaps import Law
 
@@ -207,8 +207,8 @@ def test_a_long_flat_tail_that_earlier_draws_have_not_seen_is_found() -> None:
 # --- in a run ---------------------------------------------------------------------------
 
 
-def collected(wanted: float = 300.0) -> corrected.State:
-    density, state = on_threads(20), corrected.init(exact_draws(20))
+def collected(wanted: float = 300.0) -> run_state.State:
+    density, state = on_threads(20), run_state.init(exact_draws(20))
     while state.stage != "done":
         state = corrected.advance(density, state, 0, wanted, 5)
     return state
@@ -246,7 +246,7 @@ def test_a_run_gives_leaps_up_where_they_are_not_taken() -> None:
 
 
 def test_draws_of_the_trial_are_not_collected() -> None:
-    density, state = on_threads(20), corrected.init(exact_draws(20))
+    density, state = on_threads(20), run_state.init(exact_draws(20))
     while state.stage != "trying leaps" or state.sweeps < 4:
         state = corrected.advance(density, state, 0, 100.0, 1)
     assert state.effective_size() == 0.0
@@ -255,11 +255,11 @@ def test_draws_of_the_trial_are_not_collected() -> None:
 
 
 def test_a_run_that_leaps_goes_on_from_its_arrays() -> None:
-    density, state = on_threads(20), corrected.init(exact_draws(20))
+    density, state = on_threads(20), run_state.init(exact_draws(20))
     template = state
     while state.stage != "collecting" or state.sweeps < 5:
         state = corrected.advance(density, state, 0, 1e3, 1)
-    again = corrected.from_arrays(template, corrected.to_arrays(state))
+    again = run_state.from_arrays(template, run_state.to_arrays(state))
     for _ in range(7):
         state = corrected.advance(density, state, 0, 1e3, 1)
         again = corrected.advance(density, again, 0, 1e3, 1)
@@ -268,8 +268,8 @@ def test_a_run_that_leaps_goes_on_from_its_arrays() -> None:
 
 
 def test_arrays_of_an_earlier_version_are_refused() -> None:
-    state = corrected.init(exact_draws(20))
-    arrays = corrected.to_arrays(state)
+    state = run_state.init(exact_draws(20))
+    arrays = run_state.to_arrays(state)
     del arrays["num_values"]
     with pytest.raises(ValueError, match="another version of steingp"):
-        corrected.from_arrays(state, arrays)
+        run_state.from_arrays(state, arrays)

@@ -6,6 +6,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 from steingp import metrics
+from steingp.metrics import predictions
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_crps_of_a_mixture_in_blocks(rng, monkeypatch):
     y, means = rng.normal(size=50), rng.normal(size=(7, 50))
     variances = rng.gamma(1.0, size=(7, 50))
     whole = metrics.crps_gaussian_mixture(y, means, variances)
-    monkeypatch.setattr(metrics, "_BLOCK", 7 * 8)
+    monkeypatch.setattr(predictions, "_BLOCK", 7 * 8)
     parts = metrics.crps_gaussian_mixture(y, means, variances)
     np.testing.assert_allclose(parts, whole, rtol=1e-13)
 

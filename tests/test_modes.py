@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import steingp as sg
-from steingp import corrected, evidence, modes, tempering
+from steingp import corrected, evidence, modes, run_state, tempering
 from steingp.densities import OfOne
 from steingp.experiments import references
 from steingp.experiments.datasets import Split
@@ -166,7 +166,7 @@ def test_masses_do_not_depend_on_how_many_start_where(many: str, seed: int) -> N
     narrow = np.array([-0.57, 0.0, -3.3]) + 0.05 * rng.normal(size=(20, 3))
     wide = np.array([1.2, 0.5, -2.1]) + 0.1 * rng.normal(size=(20, 3))
     of_narrow = np.arange(20) < (18 if many == "narrow" else 2)
-    run.by_mode.states = [corrected.init(np.where(of_narrow[:, None], narrow, wide))]
+    run.by_mode.states = [run_state.init(np.where(of_narrow[:, None], narrow, wide))]
     run.run(progress=False)
     posterior = run.posterior()
     assert len(posterior.modes) == 2
@@ -280,7 +280,7 @@ def test_particles_left_behind_in_a_low_mode_do_not_get_a_run() -> None:
     run.scored = lambda: OfOne(low_and_high, None)  # type: ignore[method-assign]
     rng = np.random.default_rng(0)
     sides = np.where(np.arange(20) < 8, -3.0, 3.0)[:, None]
-    run.by_mode.states = [corrected.init(sides + 0.1 * rng.normal(size=(20, 3)))]
+    run.by_mode.states = [run_state.init(sides + 0.1 * rng.normal(size=(20, 3)))]
     most = 0
     while run.state.stage != "collecting":
         run._advance()

@@ -9,7 +9,7 @@ import pytest
 import steingp as sg
 from steingp import by_mode, corrected, modes, verdicts
 from steingp.fitting import Fit
-from steingp.targets import collapsed
+from steingp.targets import sites
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-3.0, 3.0, (30, 1))
@@ -126,7 +126,7 @@ def test_svgd_whose_step_diverges_is_flagged() -> None:
 
 
 def test_an_unconverged_solver_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collapsed, "MOST_ITERATIONS", 2)
+    monkeypatch.setattr(sites, "MOST_ITERATIONS", 2)
     odd = (X[:17], (y[:17] > 0.0).astype(float))  # a size that nothing else compiles
     model = sg.SteinGP(odd, kernel, sg.likelihoods.Bernoulli())
     posterior = sg.fit(model, effective_size=20, num_particles=6)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from steingp import corrected, modes
-from steingp.corrected import State, part
+from steingp import corrected, modes, run_state
 from steingp.evidence import fewest_draws, gaussian_log_mass
 from steingp.flights import no_walls
 from steingp.modes import Modes
+from steingp.run_state import State, part
 
 _ADAPTED = ("trying leaps", "collecting")
 """Stages of a run that knows its mode."""
@@ -47,7 +47,7 @@ class RunsByMode:
         >>> import numpy as np
         >>> from steingp import corrected
         >>> from steingp.by_mode import RunsByMode
-        >>> runs = RunsByMode(corrected.init(np.random.default_rng(0).normal(size=(9, 3))))
+        >>> runs = RunsByMode(run_state.init(np.random.default_rng(0).normal(size=(9, 3))))
         >>> runs.modes.num_modes, runs.running, runs.states[0].stage
         (1, 0, 'SVGD')
     """
@@ -108,14 +108,14 @@ class RunsByMode:
         arrays = {
             f"{k}.{name}": array
             for k, state in enumerate(self.states)
-            for name, array in corrected.to_arrays(state).items()
+            for name, array in run_state.to_arrays(state).items()
         }
         arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
         arrays["walled"] = np.array(sorted(self.walled), int)
         for i, parent in enumerate(self._parents):
             parts = {f"modes.{n}": a for n, a in parent.modes.to_arrays().items()}
             parts |= {
-                f"state.{n}": a for n, a in corrected.to_arrays(parent.state).items()
+                f"state.{n}": a for n, a in run_state.to_arrays(parent.state).items()
             }
             parts["mode"] = np.asarray(parent.mode)
             arrays |= {f"parent{i}.{name}": array for name, array in parts.items()}
@@ -127,7 +127,7 @@ class RunsByMode:
         runs = RunsByMode(template)
         runs.modes = Modes.from_arrays(part(arrays, "modes"))
         runs.states = [
-            corrected.from_arrays(template, part(arrays, str(k)))
+            run_state.from_arrays(template, part(arrays, str(k)))
             for k in range(runs.modes.num_modes)
         ]
         runs.walled = set(np.asarray(arrays["walled"]).tolist())
@@ -136,7 +136,7 @@ class RunsByMode:
                 _Parent(
                     Modes.from_arrays(part(parent, "modes")),
                     int(parent["mode"]),
-                    corrected.from_arrays(template, part(parent, "state")),
+                    run_state.from_arrays(template, part(parent, "state")),
                 )
             )
         return runs

@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from steingp import corrected, descent, flat, tempering
+from steingp import corrected, descent, flat, run_state, tempering
 from steingp.by_mode import RunsByMode
 from steingp.checks import check_count
-from steingp.corrected import State, part
 from steingp.data import Batch
 from steingp.densities import Density, OfOne, OnThreads, Rough
 from steingp.devices import check_mesh, num_rows_shards
@@ -31,9 +30,10 @@ from steingp.models import SteinGP
 from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
 from steingp.progress import progress_bar
+from steingp.run_state import State, part
 from steingp.streamed import FullPasses, RowsOverDevices, filled_up
 from steingp.targets import Collapsed, Marginal, Titsias, Variational
-from steingp.targets.collapsed import Sites
+from steingp.targets.sites import Sites
 from steingp.tempering import Exploration, Tempered
 from steingp.threads import num_cores
 
@@ -106,7 +106,7 @@ class Fit:
         self._sought = self.wanted
         """The effective size that runs which are done were to reach, or gave up."""
         start = np.random.default_rng(seed).normal(size=(max(num_particles, 2), d))
-        self.by_mode = RunsByMode(corrected.init(start))
+        self.by_mode = RunsByMode(run_state.init(start))
         self.exploration: Exploration | None = None
         """Led to the posterior by tempering, before anything else, if at all."""
         small = d <= _EXPLORED and work < 0.1 * _QUICK and model.num_data <= _FEW_ROWS

@@ -14,7 +14,7 @@ from steingp.data import Batch
 from steingp.precision import float64, to_numpy
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Target
-from steingp.targets.collapsed import Sites
+from steingp.targets.sites import Sites
 from steingp.threads import EachOnThreads, num_cores
 
 _PAIRS = 64

@@ -18,22 +18,17 @@ from jaxtyping import ArrayLike
 
 from steingp import inducing as inducing_points
 from steingp import interop, svgd
-from steingp.batches import Block, BlockStream, FullBatch, Minibatches, StreamBatches
+from steingp.batches import BlockStream, FullBatch, Minibatches, StreamBatches
 from steingp.checks import check_count
-from steingp.data import (
-    Batch,
-    Scaling,
-    as_batch,
-    check_column,
-    check_inputs,
-    warn_about_scale,
-)
+from steingp.data import Batch, check_inputs, warn_about_scale
 from steingp.kernels import Kernel
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.linalg import DEFAULT_JITTER, mvn_sample
 from steingp.means import Mean, Zero
-from steingp.posterior import Posterior, predict, row_of
+from steingp.observations import in_memory, streamed
+from steingp.posterior import Posterior
 from steingp.precision import float64, to_numpy
+from steingp.prediction import predict, row_of
 from steingp.priors import Particle
 from steingp.targets import (
     Collapsed,
@@ -45,10 +40,8 @@ from steingp.targets import (
     Variational,
     Whitened,
 )
-from steingp.targets.collapsed import RULES
+from steingp.targets.sites import RULES
 
-_SAMPLED = 10_000
-"""Rows of a stream among which inducing points are chosen."""
 _WORKING_FLOATS = 2**28
 """About how many numbers the particles scored at once may need on a CPU (2 GiB)."""
 
@@ -112,22 +105,23 @@ class SteinGP:
         _check_options(inducing, batch_size, latents, jitter, seed)
         approximation = _check_approximation(approximation, likelihood, inducing)
         self._likelihood, self._batch_size, self._seed = likelihood, batch_size, seed
-        self.scaling = Scaling()
-        self.stream: BlockStream | None = None
         if isinstance(data, tuple) and len(data) == 2:
-            X, y, row = self._load(data, num_data, standardise)
-            self.num_data, candidates = len(y), X
+            seen = in_memory(data, num_data, likelihood, standardise)
         else:
-            if num_data is None:
-                num_data = getattr(data, "num_data", None)
-            X, y, row, candidates = self._open_stream(
-                data, num_data, inducing, standardise
+            seen = streamed(
+                data, num_data, likelihood, inducing, batch_size, standardise, seed
             )
-            self.num_data = int(num_data)  # type: ignore[arg-type]
-        self.data = as_batch(X, y, row)
+        self.num_data, self.labels, self.scaling = (
+            seen.num_data,
+            seen.labels,
+            seen.scaling,
+        )
+        self.stream: BlockStream | None = seen.stream
+        self.data = seen.batch
+        X, y = np.asarray(self.data.X), np.asarray(self.data.y)
         specification = Specification.bind(kernel, mean, likelihood, X.shape[1])
         self._warn(specification, X, y, standardise)
-        Z = self._choose_inducing(inducing, candidates, kernel)
+        Z = self._choose_inducing(inducing, seen.candidates, kernel)
         self.target = self._choose_target(
             specification, Z, latents, approximation, jitter
         )
@@ -181,82 +175,6 @@ class SteinGP:
         model.scaling, model.labels = posterior._scaling, posterior.labels
         model.stream, model.data, model.target = None, data, target
         return model
-
-    def _load(
-        self, data: tuple, num_data: int | None, standardise: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        X, self.labels = check_inputs(data[0])
-        y = check_column(data[1], "y", len(X))
-        self._likelihood.check_targets(y)
-        if num_data not in (None, len(y)):
-            raise ValueError(
-                f"num_data={num_data}, but (X, y) has {len(y)} rows; num_data is for "
-                "streams of blocks."
-            )
-        row = np.full(len(y), self._likelihood.row_neutral)
-        if self._likelihood.row_values is not None:
-            given = np.asarray(self._likelihood.row_values, float)
-            name = str(self._likelihood.row_name)
-            row = np.full(len(y), given) if given.ndim == 0 else given
-            row = check_column(row, name, len(y))
-        if standardise:
-            self.scaling = Scaling.of(X, y if self._likelihood.real_valued else None)
-            X, y = self.scaling.inputs(X), self.scaling.outputs(y)
-            if isinstance(self._likelihood, Gaussian):
-                row = row / self.scaling.y_scale**2
-        return X, y, row
-
-    def _open_stream(
-        self, blocks: Any, num_data: int | None, inducing: Any, standardise: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The first block, and rows of X among which to choose inducing points."""
-        if num_data is None:
-            raise ValueError(
-                "num_data=None: a stream of blocks needs the number of its rows. (Data in "
-                "memory are passed as a pair (X, y).)"
-            )
-        check_count("num_data", num_data)
-        if inducing is None:
-            raise ValueError(
-                "inducing=None: a stream of blocks needs a sparse model. Give the number "
-                "of inducing points, for instance inducing=200, or the points (M, D)."
-            )
-        if self._likelihood.row_values is not None:
-            raise ValueError(
-                f"with a stream, pass {self._likelihood.row_name} as the third item of "
-                "every block, (X, y, values), not to the likelihood."
-            )
-        self._num_columns: int | None = None
-        size = int(num_data), self._batch_size
-        self.stream = BlockStream(blocks, *size, self._check_block)
-        candidates = self.stream.first_block[0]
-        if standardise or np.ndim(inducing) == 0:
-            found = self.stream.survey(_SAMPLED, self._seed)
-            if standardise:
-                self.scaling = found.scaling(y_too=self._likelihood.real_valued)
-                self.stream = BlockStream(blocks, *size, self._check_block)
-            candidates = self.scaling.inputs(found.sample)
-        return *self.stream.first_block, candidates
-
-    def _check_block(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if not isinstance(block, tuple | list) or len(block) not in (2, 3):
-            raise ValueError(
-                "every block must be (X, y), or (X, y, values) with what the likelihood "
-                f"knows of each row; got {type(block).__name__}. (Data in memory are "
-                "passed as one tuple (X, y).)"
-            )
-        X, labels = check_inputs(block[0], "X of a block", self._num_columns)
-        if self._num_columns is None:
-            self._num_columns, self.labels = X.shape[1], labels
-        y = check_column(block[1], "y of a block", len(X))
-        self._likelihood.check_targets(y)
-        row = np.full(len(y), self._likelihood.row_neutral)
-        if len(block) == 3:
-            row = check_column(block[2], "values of a block", len(X))
-            self._likelihood.check_rows(row, "values of a block")
-        if isinstance(self._likelihood, Gaussian):
-            row = row / self.scaling.y_scale**2
-        return self.scaling.inputs(X), self.scaling.outputs(y), row
 
     def _warn(
         self, specification: Specification, X: np.ndarray, y: np.ndarray, scaled: bool

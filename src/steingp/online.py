@@ -17,12 +17,12 @@ from steingp.evidence import Evidence
 from steingp.fitting import Fit
 from steingp.inference import fit
 from steingp.models import SteinGP
-from steingp.posterior import Mode, Posterior, row_of
+from steingp.posterior import Mode, Posterior
 from steingp.precision import float64, to_numpy
-from steingp.prediction import Particles
+from steingp.prediction import Particles, row_of
 from steingp.priors import Particle
 from steingp.targets import Collapsed, Marginal, Target, Titsias
-from steingp.targets.collapsed import Sites
+from steingp.targets.sites import Sites
 from steingp.weights import effective_size as size_of_weights
 from steingp.weights import log_sum, pareto_smooth, resample
 

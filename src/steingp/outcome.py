@@ -7,13 +7,13 @@ import numpy as np
 from scipy.special import softmax
 
 from steingp import flat, modes, tempering, verdicts
-from steingp.corrected import State
 from steingp.diagnostics import NUM_SCORED, Verdict
 from steingp.evidence import Evidence, log_mass_near, rough_log_mass
 from steingp.fitting import Fit
 from steingp.models import SteinGP
 from steingp.posterior import FEWEST_DRAWS, FitReport, Mode, Posterior
 from steingp.precision import float64, to_numpy
+from steingp.run_state import State
 from steingp.streamed import FullPasses
 from steingp.targets import Collapsed, Titsias, Variational
 from steingp.weights import Mixing, log_sum, pareto_smooth

@@ -5,26 +5,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import ArrayLike
-from scipy.cluster.hierarchy import fcluster, linkage
 
+from steingp import summaries
 from steingp.checks import check_count
-from steingp.data import Batch, Scaling, check_column, check_inputs
+from steingp.data import Batch, Scaling
 from steingp.diagnostics import Verdict
 from steingp.evidence import Evidence, together
-from steingp.likelihoods import Gaussian, Likelihood
-from steingp.precision import float64
-from steingp.prediction import (
-    Particles,
-    Prediction,
-    Uncertainty,
-    joint_of_draw,
-    predict_marginals,
-)
-from steingp.priors import fixed
+from steingp.prediction import Particles, Prediction, Uncertainty, predict
 from steingp.svgd import SVGDInfo
 from steingp.targets import LATENTS, Target
 
@@ -452,18 +441,7 @@ class Posterior:
         Vectors have a row per entry, named by the input column it belongs to. Latents
         are left out.
         """
-        rows = {}
-        for name in self._free_names():
-            for label, column in self.named_columns(name):
-                mean = float(self.weights @ column)
-                sd = float(np.sqrt(self.weights @ (column - mean) ** 2))
-                low, middle, high = weighted_quantiles(
-                    column, self.weights, [0.05, 0.5, 0.95]
-                )
-                rows[label] = {
-                    "mean": mean, "sd": sd, "5%": low, "50%": middle, "95%": high,
-                }  # fmt: skip
-        return rows
+        return summaries.summary(self._columns(), self.weights)
 
     def _free_names(self) -> list[str]:
         """Hyperparameters that were inferred, in the order of the draws."""
@@ -483,42 +461,21 @@ class Posterior:
             for i, column in enumerate(columns)
         ]
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        """All hyperparameters' entries."""
+        return dict(c for name in self._free_names() for c in self.named_columns(name))
+
     def groups(self) -> list[np.ndarray]:
         """Draws that lie apart from each other: row numbers of each group, largest first.
 
-        A sign of several modes, not a proof: draws are linked to their neighbours (in
-        the hyperparameters' logarithms, each scaled by its sd), and a link 1.75 times as
-        long as the median one parts two groups. Groups of less than a fifth of the weight
-        are stragglers and are left out. Both bounds are rough: they were set with the
-        demo's two modes in view, and 20 draws from one Gaussian in 2 dimensions are parted
-        about one time in six, in 3 dimensions one time in fifty.
+        A sign of several modes, not a proof: see `steingp.summaries.groups`.
         """
-        columns = [c for n in self._free_names() for _, c in self.named_columns(n)]
-        columns = [np.log(c) if np.all(c > 0) else c for c in columns]
-        columns = [c / np.std(c) for c in columns if np.std(c) > 0]
-        if self.num_draws < 4 or not columns:
-            return [np.arange(self.num_draws)]
-        tree = linkage(np.stack(columns, axis=1), "single")
-        labels = fcluster(tree, 1.75 * np.median(tree[:, 2]), "distance")
-        parts = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-        parts = [part for part in parts if self.weights[part].sum() >= 0.2]
-        return sorted(parts, key=lambda part: -self.weights[part].sum())
+        return summaries.groups(list(self._columns().values()), self.weights)
 
     def __repr__(self) -> str:
-        rows = self.summary()
-        width = max([len(label) for label in rows] + [14])
-        head = f"{'hyperparameter':{width}}" + "".join(
-            f"{column:>11}" for column in ("mean", "sd", "5%", "50%", "95%")
-        )
-        lines = [
-            f"Posterior of {self.num_draws} draws"
-            + (f" ({self.method})" if self.method else ""),
-            head,
-            "-" * len(head),
-        ]
-        for label, row in rows.items():
-            cells = "".join(f"{value:>11.4g}" for value in row.values())
-            lines.append(f"{label:{width}}{cells}")
+        head = f"Posterior of {self.num_draws} draws"
+        lines = [head + (f" ({self.method})" if self.method else "")]
+        lines += summaries.table(self.summary())
         if LATENTS in self.particles:
             latents = self.particles[LATENTS].shape[1]
             lines.append(f"and {latents} whitened latent values per draw")
@@ -547,91 +504,6 @@ class Posterior:
                 "these weights are not calibrated."
             )
         return lines
-
-
-@float64
-def predict(
-    target: Target,
-    data: Batch,
-    particles: Mapping[str, np.ndarray],
-    weights: np.ndarray,
-    scaling: Scaling,
-    X: Any,
-    per_row: Any = None,
-    batch_size: int | None = None,
-    *,
-    of_y: bool,
-) -> Prediction:
-    """The mixture prediction of y, or of f, by these particles at the rows of X."""
-    values, _ = check_inputs(X, "X", np.shape(data.X)[1])
-    values = scaling.inputs(values)
-    # f is y with a Gaussian likelihood that adds no noise
-    likelihood = target.specification.likelihood
-    particles = {
-        name: np.broadcast_to(value, (len(weights), *np.shape(value)))
-        for name, value in target.specification.hyperparameters.known.items()
-    } | dict(particles)
-    slots = particles
-    if not of_y:
-        likelihood = Gaussian(variance=fixed(0.0))
-        slots = {"likelihood.variance": np.zeros(len(weights))}
-        # a sliver of noise gives f a distribution function where it is known exactly
-        row = np.full(len(values), 1e-18)
-    else:
-        row = row_of(likelihood, scaling, len(values), per_row)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-
-    def marginals_of() -> tuple[np.ndarray, np.ndarray]:
-        return predict_marginals(target, particles, data, values, batch_size)
-
-    def joint_of(draw: int) -> tuple[Array, Array]:
-        theta = {name: jnp.asarray(value[draw]) for name, value in particles.items()}
-        return joint_of_draw(target, theta, data, jnp.asarray(values))
-
-    return Prediction(likelihood, slots, weights, row, scaling, marginals_of, joint_of)
-
-
-def row_of(
-    likelihood: Likelihood, scaling: Scaling, num_rows: int, per_row: Any
-) -> np.ndarray:
-    """What the likelihood knows of each new row, in the model's units.
-
-    What is given; else the one number the likelihood was made with, if it is one for all
-    rows; else the value that changes nothing.
-    """
-    if per_row is None:
-        own = likelihood.row_values
-        per_row = own if own is not None and np.ndim(own) == 0 else None
-        value = likelihood.row_neutral if per_row is None else float(per_row)
-        row = np.full(num_rows, value)
-    else:
-        likelihood.check_rows(per_row, "per_row")
-        row = np.broadcast_to(np.asarray(per_row, float), (num_rows,)) if (
-            np.ndim(per_row) == 0
-        ) else check_column(per_row, "per_row", num_rows)  # fmt: skip
-    return row / scaling.y_scale**2 if isinstance(likelihood, Gaussian) else row
-
-
-def weighted_quantiles(
-    values: np.ndarray, weights: np.ndarray, q: list[float]
-) -> list[float]:
-    """Quantiles of weighted draws; with equal weights, NumPy's default definition.
-
-    Example:
-        >>> import numpy as np
-        >>> from steingp.posterior import weighted_quantiles
-        >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.ones(3) / 3, [0.5])
-        [2.0]
-    """
-    order = np.argsort(values)
-    values, weights = values[order], weights[order]
-    if len(values) == 1:
-        return [float(values[0])] * len(q)
-    # positions run from 0 at the lowest draw to 1 at the highest
-    middle = np.cumsum(weights) - 0.5 * weights
-    position = (middle - middle[0]) / (middle[-1] - middle[0])
-    return [float(v) for v in np.interp(q, position, values)]
 
 
 def _normalise(weights: np.ndarray | None, num: int) -> np.ndarray:

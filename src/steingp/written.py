@@ -44,7 +44,7 @@ from steingp.targets import (
     Variational,
     Whitened,
 )
-from steingp.targets.collapsed import Sites
+from steingp.targets.sites import Sites
 
 DISTRIBUTIONS = (
     "AsymmetricLaplace", "AsymmetricLaplaceQuantile", "Beta", "CategoricalLogits",

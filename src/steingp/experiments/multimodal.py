@@ -12,7 +12,8 @@ from steingp.experiments.datasets import Split, neal
 from steingp.inference import fit
 from steingp.linalg import DEFAULT_JITTER
 from steingp.models import SteinGP
-from steingp.posterior import Posterior, weighted_quantiles
+from steingp.posterior import Posterior
+from steingp.summaries import weighted_quantiles
 
 LENGTHSCALE, VARIANCE, NOISE = (
     "kernel.lengthscales",

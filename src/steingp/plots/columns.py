@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from steingp.plots.style import GREY, MODE_COLOURS, choose
-from steingp.posterior import Posterior, weighted_quantiles
+from steingp.posterior import Posterior
 from steingp.precision import float64
 from steingp.priors import Parameter
+from steingp.summaries import weighted_quantiles
 
 
 class Column(NamedTuple):

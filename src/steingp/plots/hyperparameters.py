@@ -25,7 +25,8 @@ from steingp.plots.style import (
     several_panels,
     tidy,
 )
-from steingp.posterior import Posterior, weighted_quantiles
+from steingp.posterior import Posterior
+from steingp.summaries import weighted_quantiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

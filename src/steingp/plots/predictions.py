@@ -20,8 +20,9 @@ from steingp.plots.style import (
     several_panels,
     tidy,
 )
-from steingp.posterior import Posterior, row_of
+from steingp.posterior import Posterior
 from steingp.precision import float64
+from steingp.prediction import row_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
