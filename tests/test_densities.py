@@ -133,10 +133,20 @@ def test_an_error_on_a_thread_is_raised() -> None:
         OnThreads(broken, None, 4, 2)(np.zeros((8, 2)))
 
 
-def test_rough_scores_come_with_exact_values() -> None:
-    data, z = jnp.arange(3.0), np.random.default_rng(0).normal(size=(7, 3))
-    density = Rough(log_density, data, 7, 2)
-    values, scores = OfOne(log_density, data)(jnp.asarray(z))
+def rough_on_threads(log_density: Any, data: Any) -> Rough:
+    return Rough(log_density, data, 7, 2)
+
+
+def rough_compiled(log_density: Any, data: Any) -> OfOne:
+    return OfOne(log_density, data, at_once=3, rough=True)
+
+
+@pytest.mark.parametrize("made", [rough_on_threads, rough_compiled])
+def test_rough_scores_come_with_exact_values(made: Any) -> None:
+    data, z = jnp.arange(3.0), jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)))
+    density = made(log_density, data)
+    assert is_rough(density)
+    values, scores = OfOne(log_density, data)(z)
     np.testing.assert_allclose(density.values(z), values, rtol=1e-14)
     rough_values, rough_scores = density(z)
     assert np.all(rough_scores != scores) and rough_scores.dtype == np.float64
@@ -144,15 +154,17 @@ def test_rough_scores_come_with_exact_values() -> None:
     np.testing.assert_allclose(rough_values, values, rtol=1e-5)
 
 
-def test_where_single_precision_fails_double_is_taken() -> None:
-    def beyond_single(z: jax.Array, smallest: jax.Array) -> jax.Array:
-        return jnp.log(z[0] ** 2 * smallest)  # 1e-60 is 0 in single precision
+@pytest.mark.parametrize("made", [rough_on_threads, rough_compiled])
+def test_where_single_precision_fails_double_is_taken(made: Any) -> None:
+    def large(z: jax.Array, third: jax.Array) -> jax.Array:
+        return z[0] ** 2 * third  # 1e60 is infinite in single precision
 
-    smallest = jnp.asarray(1e-60)
-    z = np.array([[0.5], [2.0]])
-    values, scores = Rough(beyond_single, smallest, 2, 1)(z)
-    np.testing.assert_allclose(values, np.log(z[:, 0] ** 2) - 60 * np.log(10.0))
-    np.testing.assert_allclose(scores, 2.0 / z)
+    z = jnp.array([[0.7], [1e30]])
+    values, scores = made(large, jnp.asarray(1 / 3))(z)
+    exact = np.asarray(z[:, 0]) ** 2 / 3, np.asarray(z) / 1.5
+    for found, true in zip((values, scores), exact, strict=True):
+        off = np.abs(np.asarray(found) / true - 1.0).ravel()
+        assert 1e-9 < off[0] < 1e-6 and off[1] < 1e-14
 
 
 @pytest.mark.parametrize("together", [False, True])

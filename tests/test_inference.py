@@ -4,6 +4,7 @@ import os
 import signal
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import steingp as sg
 from steingp import kernels, likelihoods
 from steingp.experiments import references
 from steingp.inference import Fit
+from steingp.priors import Slot, positive
 from steingp.weights import mixing
 
 rng = np.random.default_rng(0)
@@ -266,6 +268,69 @@ def test_single_precision_is_given_up_where_it_is_too_far_off() -> None:
     assert one.rough
     one.run(progress=False)
     assert not one.rough and one.state.stage == "done"
+
+
+def test_single_precision_is_for_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On devices as on threads, and for few rows."""
+    few = sg.SteinGP(
+        (X, y + 0.1 * np.random.default_rng(1).normal(size=y.shape)), kernel
+    )
+    options = {"mesh": sg.devices.mesh(1), "effective_size": 100}
+    single = Fit(few, precision="float32", **options)
+    double = Fit(few, precision="float64", **options)
+    assert single.rough and not double.rough
+    for one in (single, double):
+        one.run(progress=False)
+    assert single.rough
+    z, values = single.state.draws[-1], single.state.values[-1]
+    np.testing.assert_allclose(values, double.evaluate(z)[0], rtol=0, atol=1e-9)
+    ours, theirs = (one.state.draws.reshape(-1, z.shape[1]) for one in (single, double))
+    apart = (ours.mean(axis=0) - theirs.mean(axis=0)) / theirs.std(axis=0)
+    assert np.abs(apart).max() < 4.0 * np.sqrt(2.0 / 100.0)
+    double.load_state_dict(single.state_dict())
+    assert not double.rough
+    with pytest.warns(
+        UserWarning, match='precision="float32": log densities are off by'
+    ):
+        monkeypatch.setattr("steingp.fitting._TRUE_ENOUGH", 1e-12)
+        sg.fit(few, precision="float32", effective_size=30, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "precision", "message"),
+    [
+        ({}, "single", 'precision must be "float64", "float32" or None'),
+        ({"inducing": 5}, "float32", "elsewhere single precision is not safe"),
+        ({"latents": "joint"}, "float32", "this model has batches or joint latents"),
+    ],
+)
+def test_precision_is_checked(options: dict, precision: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sg.fit(sg.SteinGP((X, y), kernel, **options), precision=precision)
+
+
+class InDouble(kernels.Pairwise):
+    """A user's, with a number of NumPy's in it."""
+
+    variance: Slot = positive(1.0)
+
+    def pair(self, x: Any, y: Any) -> Any:
+        return self.variance * jnp.exp(-np.float64(0.5) * jnp.sum((x - y) ** 2))
+
+
+@pytest.mark.parametrize(
+    "own", [kernels.Matern52(), kernels.Matern12() + kernels.White(), InDouble()]
+)
+def test_single_precision_works_with_any_kernel(own: Any) -> None:
+    data = np.random.default_rng(0).uniform(-2, 2, size=(220, 2))
+    targets = np.sin(data[:, 0]) + 0.3 * np.random.default_rng(1).normal(size=220)
+    run = Fit(sg.SteinGP((data, targets), own, mean=sg.means.Constant()))
+    z = np.random.default_rng(2).normal(size=(3, run.state.particles.shape[1]))
+    rough, exact = run.scored(), Fit(run.model, precision="float64").scored()
+    values, scores = rough(z)
+    assert run.rough and np.all(scores != exact(z)[1])
+    np.testing.assert_allclose(values, exact(z)[0], atol=0.3)
+    np.testing.assert_allclose(scores, exact(z)[1], rtol=1e-2, atol=1e-1)
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:

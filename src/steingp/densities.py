@@ -72,6 +72,8 @@ class OfOne(eqx.Module):
     at_once: int | None = eqx.field(default=None, static=True)
     mesh: Mesh | None = eqx.field(default=None, static=True)
     """Of devices, each of which gets its share of the positions; None: one device."""
+    rough: bool = eqx.field(default=False, static=True)
+    """Whether a call computes in single precision; `values` never does."""
     compiled: bool = eqx.field(default=True, static=True)
 
     def __call__(self, positions: Float[Array, "J d"]) -> tuple[Array, Array]:
@@ -83,18 +85,28 @@ class OfOne(eqx.Module):
         return over_particles(self.mesh, self._values_here, shared, positions)
 
     def _here(self, shared: tuple[Any, Any], positions: Array) -> tuple[Array, Array]:
-        return self._each(jax.value_and_grad(shared[0]), shared[1], positions)
+        if not self.rough:
+            return self._each(exactly(*shared), positions)
+        found = self._each(in_single_precision(*shared), positions)
+        fine = jax.vmap(_is_finite)(*found)
+
+        def mended() -> tuple[Array, Array]:
+            values, scores = self._each(exactly(*shared), positions)
+            return (
+                jnp.where(fine, found[0], values),
+                jnp.where(fine[:, None], found[1], scores),
+            )
+
+        return jax.lax.cond(jnp.all(fine), lambda: found, mended)
 
     def _values_here(self, shared: tuple[Any, Any], positions: Array) -> Array:
-        return self._each(*shared, positions)
+        log_density, data = shared
+        return self._each(lambda z: log_density(z, data), positions)
 
-    def _each(self, function: Any, data: Any, positions: Array) -> Any:
-        def one(z: Array) -> Any:
-            return function(z, data)
-
+    def _each(self, function: Callable[[Array], Any], positions: Array) -> Any:
         if self.at_once is None or self.at_once >= len(positions):
-            return jax.vmap(one)(positions)
-        return jax.lax.map(one, positions, batch_size=self.at_once)
+            return jax.vmap(function)(positions)
+        return jax.lax.map(function, positions, batch_size=self.at_once)
 
 
 Scorer = Callable[[Any, Any], Callable[[Array], tuple[Array, Array]]]
@@ -107,19 +119,33 @@ def exactly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array
 
 def roughly(log_density: Any, data: Any) -> Callable[[Array], tuple[Array, Array]]:
     """In single precision; in double, where that does not give a finite score."""
-    exact = exactly(log_density, data)
-    rough = exactly(*(_in_single_precision(part) for part in (log_density, data)))
+    exact, rough = exactly(log_density, data), in_single_precision(log_density, data)
 
     def one(z: Array) -> tuple[Array, Array]:
-        value, score = rough(z.astype(jnp.float32))
-        value, score = value.astype(z.dtype), score.astype(z.dtype)
-        fine = jnp.isfinite(value) & jnp.all(jnp.isfinite(score))
-        return jax.lax.cond(fine, lambda z: (value, score), exact, z)
+        found = rough(z)
+        return jax.lax.cond(_is_finite(*found), lambda z: found, exact, z)
 
     return one
 
 
-def _in_single_precision(tree: Any) -> Any:
+def in_single_precision(
+    log_density: Any, data: Any
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Whether that gives a finite score or not."""
+    rough = exactly(*map(_of_single_precision, (log_density, data)))
+
+    def one(z: Array) -> tuple[Array, Array]:
+        value, score = rough(z.astype(jnp.float32))
+        return value.astype(z.dtype), score.astype(z.dtype)
+
+    return one
+
+
+def _is_finite(value: Array, score: Array) -> Array:
+    return jnp.isfinite(value) & jnp.all(jnp.isfinite(score))
+
+
+def _of_single_precision(tree: Any) -> Any:
     numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
     return eqx.combine(
         jax.tree.map(lambda array: array.astype(jnp.float32), numbers), rest

@@ -122,10 +122,10 @@ def score(
 def evaluate(
     density: Density, positions: Float[np.ndarray, "S d"], num_particles: int
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S d"]]:
-    """`score` with exact log densities."""
+    """`score` with exact log densities; rough ones that are not finite are -inf."""
     values, scores = score(density, positions, num_particles)
     if is_rough(density):
-        values = np.asarray(density.values(positions))
+        values = evaluate_values(density, positions)
     return values, scores
 
 

@@ -20,7 +20,7 @@ from steingp import corrected, descent, flat, run_state, tempering
 from steingp.by_mode import RunsByMode
 from steingp.checks import check_count
 from steingp.data import Batch
-from steingp.densities import Density, OfOne, OnThreads, Rough
+from steingp.densities import Density, OfOne, OnThreads, Rough, is_rough
 from steingp.devices import check_mesh, num_rows_shards
 from steingp.evidence import Evidence, bridge
 from steingp.flat import Flat
@@ -85,6 +85,7 @@ class Fit:
         seed: int = 0,
         explore: bool | None = None,
         mesh: Mesh | None = None,
+        precision: str | None = None,
     ) -> None:
         self._mesh = check_mesh(mesh)
         on_cpu = jax.default_backend() == "cpu"
@@ -117,11 +118,10 @@ class Fit:
             self.exploration = tempering.init(d, len(start), seed, some)
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
-        self.rough = (
-            self._on_threads
-            and isinstance(model.target, Marginal)
-            and model.stream is None
-            and model.matrix_size >= _ROUGH_FROM
+        self._precision = _check_precision(precision, model)
+        gains = self._on_threads and model.matrix_size >= _ROUGH_FROM
+        self.rough = precision == "float32" or (
+            precision is None and gains and isinstance(model.target, Marginal)
         )
         """Whether moves follow scores in single precision. What decides on them is not."""
         self._scored: tuple[Flat, Density] | None = None
@@ -293,22 +293,31 @@ class Fit:
             if self.rough:
                 return Rough(*about)
             return OnThreads(*about, together=self.model.matrix_size < _SMALL)
-        return OfOne(self.density, self.data, at_once, self._mesh)
+        return OfOne(self.density, self.data, at_once, self._mesh, self.rough)
 
     def _give_up_roughness_if_off(self) -> None:
         """Where single precision is too far off: noise so small, or inputs so close."""
         density = self.scored()
-        if not isinstance(density, Rough):
+        if not is_rough(density):
             return
-        exact = []
+        exact, most = [], 0.0
         for state in self.states:
             assert state.moves is not None
             positions = np.asarray(state.moves.positions)
-            exact.append(density.values(positions))
-            off = np.abs(density(positions)[0] - exact[-1])
-            self.rough = self.rough and bool(np.all(off < _TRUE_ENOUGH))
+            exact.append(descent.evaluate_values(density, positions))
+            values, _ = descent.score(density, positions, len(positions))
+            off = np.abs(values - exact[-1])
+            most = max(most, float(np.max(np.where(np.isnan(off), np.inf, off))))
+        self.rough = most < _TRUE_ENOUGH
         if not self.rough:
             self._scored = None
+            if self._precision == "float32":
+                warnings.warn(
+                    f'precision="float32": log densities are off by up to {most:.2g} in '
+                    "single precision, so the fit goes on in double. The noise may be "
+                    "next to none, or inputs be repeated.",
+                    stacklevel=2,
+                )
         for k, state in enumerate(self.states):
             assert state.moves is not None
             # a particle that was never accepted still has the rough value it began with
@@ -443,7 +452,8 @@ class Fit:
         if not {"modes.num", "seed", "wanted", "begun_by", "walled"} <= set(arrays):
             raise ValueError("the arrays do not hold the state of a fit.")
         self.seed, self.begun_by = int(arrays["seed"]), str(arrays["begun_by"])
-        self.rough = bool(arrays.get("rough", False)) and self._on_threads
+        may = self._on_threads if self._precision is None else self.rough
+        self.rough = bool(arrays.get("rough", False)) and may
         self._scored, self._sought = None, float(arrays["wanted"])
         if not self._asked:
             self.wanted = self._sought
@@ -456,3 +466,16 @@ class Fit:
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self.density = Flat(self.density.target.started_at(sites))
+
+
+def _check_precision(precision: str | None, model: SteinGP) -> str | None:
+    if precision not in (None, "float64", "float32"):
+        raise ValueError(
+            f'precision must be "float64", "float32" or None; got {precision!r}.'
+        )
+    if precision == "float32" and not isinstance(model.target, Marginal):
+        raise ValueError(
+            'precision="float32" is for Gaussian likelihoods with f integrated out on all '
+            "rows; elsewhere single precision is not safe. Leave it out."
+        )
+    return precision

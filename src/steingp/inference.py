@@ -22,6 +22,7 @@ def fit(
     full_pass: bool = False,
     explore: bool | None = None,
     mesh: Mesh | None = None,
+    precision: str | None = None,
     seed: int = 0,
     progress: bool = True,
     callback: Callable[..., bool | None] | None = None,
@@ -59,6 +60,11 @@ def fit(
             Gaussian likelihood and up to 144 rows (200 with few inducing points).
         mesh: devices to spread particles over, and rows of a sparse Gaussian model:
             `steingp.devices.mesh()`. By default one device. Not for `latents="joint"`.
+        precision: "float32" lets trajectories follow scores in single precision; what
+            decides on them and what is kept is in double, so that the posterior is as
+            exact. For Gaussian likelihoods with f integrated out on all rows. If single
+            precision is too far off, a warning says so and it is given up. "float64"
+            does without it. By default it is used on a CPU from 200 rows on.
         seed: same seed, same result.
         progress: show a progress bar (on a terminal only).
         callback: called now and then with the state (of `steingp.corrected`, or of
@@ -105,6 +111,11 @@ def fit(
             f"num_steps={num_steps}: this fit stops at an effective size, not after a "
             "number of steps; pass effective_size. Plain SVGD is steingp.SVGD(model)."
         )
+    if (batched or model.target.num_latents) and precision == "float32":
+        raise ValueError(
+            'precision="float32" is for fits in which f is integrated out on all rows; '
+            "this model has batches or joint latents. Leave it out."
+        )
     if model.target.num_latents and mesh is not None:
         raise ValueError('mesh is not for models with latents="joint"; leave it out.')
     some_particles = 20 if num_particles is None else num_particles
@@ -114,7 +125,7 @@ def fit(
     elif batched:
         run = Ensemble(model, some_particles, num_steps or 1000, seed, mesh)
     else:
-        run = Fit(model, num_particles, effective_size, seed, explore, mesh)
+        run = Fit(model, num_particles, effective_size, seed, explore, mesh, precision)
     if resume is not None:
         run.load_state_dict(resume)
     if isinstance(run, SVGD):

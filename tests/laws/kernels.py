@@ -61,7 +61,18 @@ def kernel_laws(kernel: Kernel, num_inputs: int) -> None:
         lambda theta: weighted(theta, X, Y)[0][0], theta, slopes[0], scale
     )
     assert np.all(np.isfinite(slopes[1]))
+    _keeps_single_precision(kernel, theta, X)
     _binding_round_trip(kernel, hyperparameters, num_inputs)
+
+
+def _keeps_single_precision(kernel: Kernel, theta: dict, X: np.ndarray) -> None:
+    """Numbers of NumPy among its constants would make it double."""
+
+    def gram(theta: dict, X: jax.Array) -> jax.Array:
+        return assign(kernel, theta, "kernel").gram(X)
+
+    single = jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), (theta, X))
+    assert jax.eval_shape(gram, *single).dtype == jnp.float32
 
 
 def _is_a_covariance(K: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """Kernels of the difference x - y."""
 
 import abc
+import math
 
 import jax
 import jax.numpy as jnp
@@ -141,11 +142,11 @@ class Matern32(_Differentiable):
     """
 
     def _profile(self, r: Array) -> Array:
-        s = np.sqrt(3.0) * r
+        s = math.sqrt(3.0) * r
         return (1.0 + s) * jnp.exp(-s)
 
     def _slope(self, r: Array) -> Array:
-        return -1.5 * jnp.exp(-np.sqrt(3.0) * r)
+        return -1.5 * jnp.exp(-math.sqrt(3.0) * r)
 
 
 class Matern52(_Differentiable):
@@ -158,11 +159,11 @@ class Matern52(_Differentiable):
     """
 
     def _profile(self, r: Array) -> Array:
-        s = np.sqrt(5.0) * r
+        s = math.sqrt(5.0) * r
         return (1.0 + s + s * s / 3.0) * jnp.exp(-s)
 
     def _slope(self, r: Array) -> Array:
-        s = np.sqrt(5.0) * r
+        s = math.sqrt(5.0) * r
         return -5.0 / 6.0 * (1.0 + s) * jnp.exp(-s)
 
 

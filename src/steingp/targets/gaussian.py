@@ -44,10 +44,11 @@ class Marginal(Target):
 
     def log_likelihood(self, theta: Particle, batch: Batch) -> Array:
         model = self.specification.at(theta)
-        residual = batch.y - model.mean.of(batch.X)
-        return gaussian_log_density(
-            residual, self.covariance(theta, batch), self.jitter
-        )
+        # whoever wrote the kernel, the matrix is in the precision of the data
+        dtype = jnp.asarray(batch.y).dtype
+        residual = (batch.y - model.mean.of(batch.X)).astype(dtype)
+        K = self.covariance(theta, batch).astype(dtype)
+        return gaussian_log_density(residual, K, self.jitter)
 
     def condition(self, theta: Particle, data: Batch) -> Conditional:
         model = self.specification.at(theta)
