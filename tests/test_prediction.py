@@ -105,14 +105,13 @@ def test_blocks_do_not_change_the_marginals() -> None:
 def test_memory_bounds_do_not_change_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from steingp import prediction as module
+    from steingp.prediction import answers, of_draws
 
     posterior = posterior_of(likelihoods.Bernoulli(), y > 0)
     whole = posterior.predict_y(Xs)
     mean, lower = whole.mean, whole.quantile(0.3)
-    monkeypatch.setattr(
-        module, "_WORKING_FLOATS", 3000
-    )  # a draw and 3 points at a time
+    for module in (answers, of_draws):  # a draw and 3 points at a time
+        monkeypatch.setattr(module, "_WORKING_FLOATS", 3000)
     tight = posterior.predict_y(Xs)
     np.testing.assert_allclose(tight.mean, mean, rtol=1e-12)
     np.testing.assert_array_equal(tight.quantile(0.3), lower)

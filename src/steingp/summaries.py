@@ -42,7 +42,7 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
         >>> from steingp import summaries
         >>> rows = summaries.summary({"a": np.array([1.0, 2.0, 3.0])}, np.ones(3) / 3)
         >>> print(summaries.table(rows)[2])
-        a                       2     0.8165          1          2          3
+        a                       2     0.8165        1.1          2        2.9
     """
     width = max([len(label) for label in rows] + [14])
     head = f"{'hyperparameter':{width}}" + "".join(f"{name:>11}" for name in _COLUMNS)
