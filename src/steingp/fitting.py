@@ -380,7 +380,9 @@ class Fit:
         """The draws as a posterior: those collected, or else where particles are now."""
         from steingp.outcome import posterior_of
 
-        return posterior_of(self)
+        # whose threads, once used, keep a core busy for a while after
+        with self.blas():
+            return posterior_of(self)
 
     def evidence(self) -> list[Evidence]:
         """Of every mode, in the coordinates in which priors are standard normal.
