@@ -130,3 +130,17 @@ def test_numbers_beyond_their_bounds_fail() -> None:
         assert check.remedy, check
     assert verdicts.modes_found(1, None, [], 20).passed is None
     assert verdicts.modes_found(1, 0.0, [], 260).passed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_draws_that_waited_are_no_discrepancy(seed: int) -> None:
+    """Of particles that wait for a leap many draws are one and the same."""
+    z = np.random.default_rng(seed).normal(size=(70, 4))
+    waited = np.repeat(z, 3, axis=0)
+    found = diagnostics.stein_discrepancy(waited, -waited)
+    once = diagnostics.stein_discrepancy(z, -z)
+    assert found.value > once.value  # as of 210 draws it would be too much
+    assert found.value < found.bound
+    narrow = 0.5 * waited
+    found = diagnostics.stein_discrepancy(narrow, -narrow)
+    assert found.value > 1.3 * found.bound

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import steingp as sg
 from steingp import kernels, likelihoods
@@ -444,3 +445,50 @@ def test_streamed_full_passes_equal_the_fit_in_memory() -> None:
     np.testing.assert_allclose(a.mean, b.mean, atol=1e-4)
     np.testing.assert_allclose(a.variance, b.variance, rtol=1e-3)
     np.testing.assert_allclose(b.mean, c.mean, atol=1e-9)
+
+
+FIXED = kernels.Matern52(variance=sg.fixed(1.0), lengthscales=sg.fixed(1.0))
+KNOWN_NOISE = likelihoods.Gaussian(sg.fixed(0.04))
+
+
+def test_known_hyperparameters_leave_q_of_batches_to_be_found() -> None:
+    whole = sg.fit(sg.SteinGP((X, y), FIXED, KNOWN_NOISE, inducing=10))
+    model = sg.SteinGP((X, y), FIXED, KNOWN_NOISE, inducing=10, batch_size=10)
+    for found in (sg.fit(model, num_steps=20), sg.fit(model, full_pass=True)):
+        one, other = found.predict_f(X), whole.predict_f(X)
+        np.testing.assert_allclose(one.mean, other.mean, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(one.variance, other.variance, rtol=0, atol=1e-10)
+        assert found.num_draws == 1 and found.diagnose().trusted
+    blocks = sg.SteinGP(
+        lambda: iter([(X, y)]), FIXED, KNOWN_NOISE, inducing=10, num_data=len(y)
+    )
+    with pytest.raises(
+        ValueError, match="full_pass=True: every hyperparameter is fixed"
+    ):
+        sg.fit(blocks, full_pass=True)
+
+
+def test_known_hyperparameters_are_judged_by_what_is_exact() -> None:
+    exact = sg.fit(sg.SteinGP((X, y), FIXED, KNOWN_NOISE))
+    line = exact.diagnose().line
+    assert "Checked: hyperparameters, exact, jitter" in line and "Not" not in line[10:]
+    K = FIXED(X) + (0.04 + 1e-6) * np.eye(len(X))
+    density = stats.multivariate_normal(np.zeros(len(X)), K).logpdf(y[:, 0])
+    evidence = exact.log_evidence()
+    assert evidence.log_value == pytest.approx(density, abs=1e-8)
+    assert evidence.error == 0.0
+    assert sg.leave_one_out(exact).num_doubtful == 0
+    counts = sg.SteinGP((X, labels), FIXED, likelihoods.Bernoulli())
+    checks = {check.name: check.passed for check in sg.fit(counts).diagnose().checks}
+    assert checks == {
+        "hyperparameters": True, "approximation": None, "inner solver": True,
+        "jitter": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options", [{"precision": "float16"}, {"num_particles": -3}, {"num_steps": 5}]
+)
+def test_options_are_checked_where_nothing_is_to_do(options: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        sg.fit(sg.SteinGP((X, y), FIXED, KNOWN_NOISE), **options)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -288,3 +289,35 @@ def test_the_table_has_a_row_per_hyperparameter() -> None:
         assert name in text
     for column in ("mean", "sd", "5%", "50%", "95%"):
         assert column in text
+
+
+def test_columns_of_a_frame_are_found_by_name() -> None:
+    inputs = rng.uniform(-2, 2, (30, 2))
+    frame = pd.DataFrame(inputs, columns=["a", "b"])
+    model = sg.SteinGP((frame, np.sin(inputs[:, 0])), kernels.Matern52())
+    posterior = model.posterior(model.sample_prior(3))
+    other = frame[["b", "a"]].assign(id=7.0)
+    for ask in (
+        lambda X: posterior.predict_y(X).mean,
+        lambda X: model.predict(X, posterior.particles),
+        lambda X: model.sample_prior_predictive(X, 2),
+        lambda X: posterior.update(X[:3], np.zeros(3), progress=False).training_data[0],
+    ):
+        np.testing.assert_array_equal(ask(frame), ask(other))
+    with pytest.raises(ValueError, match="X has no column 'b'; the model was made for"):
+        posterior.predict_y(frame.rename(columns={"b": "c"}))
+    of_array = posterior_of()  # has no names to look for
+    np.testing.assert_array_equal(
+        of_array.predict_f(pd.DataFrame(Xs, columns=["any"])).mean,
+        of_array.predict_f(Xs).mean,
+    )
+
+
+def test_a_part_does_not_inherit_what_is_said_of_the_whole() -> None:
+    model = sg.SteinGP((X, y), kernels.Matern52())
+    whole = sg.fit(model, effective_size=100, progress=False)
+    part = whole.subset([0, 0, 0])
+    assert whole.diagnose().trusted and not part.diagnose().trusted
+    assert part.report is None and part.checkpoint is None and not part.paths
+    assert "worth" not in repr(part).splitlines()[0]
+    assert whole.report is not None and whole.diagnose().trusted

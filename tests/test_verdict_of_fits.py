@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import steingp as sg
-from steingp import by_mode, corrected, modes, verdicts
+from steingp import by_mode, corrected, modes, outcome, verdicts
 from steingp.fitting import Fit
 from steingp.targets import sites
 
@@ -178,3 +178,20 @@ def test_duplicated_rows_without_noise_need_jitter() -> None:
     verdict = model.posterior(model.sample_prior(4)).diagnose()
     jitter = next(check for check in verdict.checks if check.name == "jitter")
     assert "needed more jitter" in jitter.finding
+
+
+def test_scored_draws_of_a_particle_are_far_apart() -> None:
+    sweeps, J = np.meshgrid(np.arange(40.0), np.arange(20.0), indexing="ij")
+    found = outcome._far_apart(np.stack([sweeps, J], axis=2), 200)
+    assert len(np.unique(found, axis=0)) == 200
+    of_one = np.sort(found[found[:, 1] == 3.0, 0])
+    assert len(of_one) == 10 and np.diff(of_one).min() >= 4.0
+    for shape, num in (
+        ((3, 20, 1), 7),
+        ((3, 20, 1), 100),
+        ((1, 5, 1), 2),
+        ((7, 1, 1), 5),
+    ):
+        draws = np.arange(float(np.prod(shape))).reshape(shape)
+        found = outcome._far_apart(draws, num)
+        assert len(np.unique(found)) == min(num, draws.size)

@@ -256,6 +256,11 @@ def _fit_to_the_end(
     typer.echo(f"\n{posterior}")
     for check in posterior.verdict.failed if posterior.verdict else []:
         typer.echo(f"  {check.name}: {check.remedy}" if check.remedy else "")
+    if posterior.verdict and posterior.verdict.failed:
+        typer.echo(
+            f'  (in Python, of posterior = steingp.load("{folder.posterior}") and model = '
+            "steingp.SteinGP.of(posterior))"
+        )
     runs.write_page(folder, settings, posterior)
     typer.echo("")
     for path in (folder.posterior, folder.report):

@@ -61,6 +61,34 @@ def check_inputs(
     return values, labels or [str(i) for i in range(values.shape[1])]
 
 
+def in_order(X: Any, labels: list[str], name: str = "X") -> Any:
+    """New inputs with the columns a model was made for, found by name in a data frame.
+
+    Anything but a data frame is as it is, and so is one for a model of an array, whose
+    columns have numbers for names.
+
+    Raises:
+        ValueError: a column is not there.
+
+    Example:
+        >>> import pandas as pd
+        >>> from steingp.data import in_order
+        >>> frame = pd.DataFrame({"b": [1.0], "id": [7.0], "a": [2.0]})
+        >>> in_order(frame, ["a", "b"]).columns.tolist()
+        ['a', 'b']
+    """
+    if not hasattr(X, "columns") or labels == [str(i) for i in range(len(labels))]:
+        return X
+    position = {str(column): i for i, column in enumerate(X.columns)}
+    if missing := [label for label in labels if label not in position]:
+        raise ValueError(
+            f"{name} has no column {', '.join(map(repr, missing))}; the model was made for "
+            f"{labels}, and {name} has {list(position)}. Rename its columns, or pass an "
+            "array in the model's order."
+        )
+    return X.iloc[:, [position[label] for label in labels]]
+
+
 def check_column(y: Any, name: str, num_rows: int) -> np.ndarray:
     """One number per row as a float64 vector; (N,) and (N, 1) are both accepted."""
     values = _as_floats(y, name)

@@ -168,7 +168,10 @@ def stein_discrepancy(
     u = k * (s @ s.T) + first + second + trace
     np.fill_diagonal(u, 0.0)
     pairs = num * (num - 1)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (NUM_MULTIPLIERS, num))
+    # draws that are one and the same, of a particle that waited, have one sign
+    _, which = np.unique(draws, axis=0, return_inverse=True)
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (NUM_MULTIPLIERS, num))[:, which.ravel()]
     by_chance = np.sum((signs @ u) * signs, axis=1) / pairs
     return Discrepancy(
         value=float(np.sqrt(max(u.sum() / pairs, 0.0))),

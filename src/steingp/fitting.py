@@ -118,7 +118,8 @@ class Fit:
             self.exploration = tempering.init(d, len(start), seed, some)
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
-        self._precision = _check_precision(precision, model)
+        check_precision(precision, model)
+        self._precision = precision
         gains = self._on_threads and model.matrix_size >= _ROUGH_FROM
         self.rough = precision == "float32" or (
             precision is None and gains and isinstance(model.target, Marginal)
@@ -470,7 +471,19 @@ class Fit:
             self.density = Flat(self.density.target.started_at(sites))
 
 
-def _check_precision(precision: str | None, model: SteinGP) -> str | None:
+def check_precision(precision: str | None, model: SteinGP) -> None:
+    """Whether a model can be fitted in the precision that is asked for.
+
+    Raises:
+        ValueError: another name; single precision where it is not safe.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> from steingp.fitting import check_precision
+        >>> X = np.linspace(-3, 3, 30)[:, None]
+        >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
+        >>> check_precision("float32", model)
+    """
     if precision not in (None, "float64", "float32"):
         raise ValueError(
             f'precision must be "float64", "float32" or None; got {precision!r}.'
@@ -480,4 +493,3 @@ def _check_precision(precision: str | None, model: SteinGP) -> str | None:
             'precision="float32" is for Gaussian likelihoods with f integrated out on all '
             "rows; elsewhere single precision is not safe. Leave it out."
         )
-    return precision

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from jax.sharding import Mesh
 
+from steingp.checks import check_count
 from steingp.ensemble import Ensemble
-from steingp.fitting import Fit
+from steingp.fitting import Fit, check_precision
 from steingp.models import SteinGP
+from steingp.outcome import of_known
 from steingp.paper import SVGD
 from steingp.posterior import Posterior
 from steingp.targets import Variational
@@ -88,12 +90,17 @@ def fit(
     """
     if not isinstance(model, SteinGP):
         raise ValueError(f"model must be a steingp model; got {type(model).__name__}.")
-    if not model.has_unknowns:
-        known = model.target.specification.hyperparameters.known
-        draw = {name: np.asarray(value)[None] for name, value in known.items()}
-        return model.posterior(draw, method="every hyperparameter is fixed")
+    free = bool(model.target.specification.hyperparameters.free)
     if full_pass:
+        if not free and model.stream is not None:
+            raise ValueError(
+                "full_pass=True: every hyperparameter is fixed, so that no gradient is "
+                "needed; leave it out."
+            )
         model = model.full_pass()
+    if num_particles is not None:
+        check_count("num_particles", num_particles)
+    check_precision(precision, model)
     batched = isinstance(model.target, Variational)
     if (batched or model.target.num_latents) and effective_size is not None:
         raise ValueError(
@@ -111,19 +118,17 @@ def fit(
             f"num_steps={num_steps}: this fit stops at an effective size, not after a "
             "number of steps; pass effective_size. Plain SVGD is steingp.SVGD(model)."
         )
-    if (batched or model.target.num_latents) and precision == "float32":
-        raise ValueError(
-            'precision="float32" is for fits in which f is integrated out on all rows; '
-            "this model has batches or joint latents. Leave it out."
-        )
     if model.target.num_latents and mesh is not None:
         raise ValueError('mesh is not for models with latents="joint"; leave it out.')
+    if not model.has_unknowns:
+        return of_known(model)
     some_particles = 20 if num_particles is None else num_particles
     run: SVGD | Ensemble | Fit
     if model.target.num_latents:
         run = SVGD(model, None, some_particles, seed=seed)
     elif batched:
-        run = Ensemble(model, some_particles, num_steps or 1000, seed, mesh)
+        num = some_particles if free else 1  # with q(u) alone all would be the same
+        run = Ensemble(model, num, num_steps or 1000, seed, mesh)
     else:
         run = Fit(model, num_particles, effective_size, seed, explore, mesh, precision)
     if resume is not None:

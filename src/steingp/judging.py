@@ -16,7 +16,7 @@ from steingp.linalg import extra_jitter
 from steingp.precision import float64, to_numpy
 from steingp.prediction import Particles
 from steingp.priors import Particle
-from steingp.targets import LATENTS, Collapsed, Target, Variational
+from steingp.targets import LATENTS, Collapsed, Marginal, Target, Variational
 
 if TYPE_CHECKING:
     from steingp.posterior import Posterior
@@ -37,10 +37,10 @@ def judge_draws(posterior: "Posterior") -> Verdict:
     end = [_UNCORRECTED, verdicts.enough_draws(posterior.num_draws, 0.0)]
     if posterior.history is not None and len(posterior.history.log_density):
         end.append(_steps(posterior))
+    if not target.specification.hyperparameters.free and not target.num_latents:
+        return Verdict((*_of_known(posterior), _jitter(posterior)))
     if isinstance(target, Variational):
         return Verdict((*end[1:], _of_batches(posterior), _jitter(posterior)))
-    if not target.specification.hyperparameters.free and not target.num_latents:
-        return Verdict((Check("exact", True, "every hyperparameter is known"),))
     num = min(NUM_SCORED, posterior.num_draws)
     some = np.linspace(0, posterior.num_draws - 1, num).astype(int)
     particles = {name: v[some] for name, v in posterior.particles.items()}
@@ -50,6 +50,29 @@ def judge_draws(posterior: "Posterior") -> Verdict:
         end.append(verdicts.agrees_with_scores(draws, scores))
         end.append(_collapse(target.normalised(), draws, data))
     return Verdict((*end, _jitter(posterior)))
+
+
+def _of_known(posterior: "Posterior") -> list[Check]:
+    """Where no hyperparameter is free: is f's law given them the right one?"""
+    target, data = posterior._target, posterior._data
+    known = Check("hyperparameters", True, "every one is known")
+    if isinstance(target, Marginal):
+        return [known, Check("exact", True, "f's law given them has a closed form")]
+    finding = "f's law given hyperparameters is approximate, by how much is not known"
+    remedy = "See sg.fit(SteinGP(..., latents='joint')), or more inducing points."
+    checks = [known, Check("approximation", None, finding, remedy)]
+    if isinstance(target, Collapsed):
+        theta = {name: value[0] for name, value in posterior.particles.items()}
+        to_go = np.asarray(_to_go(target, theta, data))
+        checks.append(verdicts.solver_converged(to_go[None], target.tolerance))
+    return checks
+
+
+@float64
+@eqx.filter_jit
+def _to_go(target: Collapsed, theta: Particle, data: Batch) -> Array:
+    theta = {name: jnp.asarray(value) for name, value in theta.items()}
+    return target.solution(theta, _on_device(data)).to_go
 
 
 def _collapse(target: Target, draws: np.ndarray, data: Batch) -> Check:

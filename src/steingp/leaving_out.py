@@ -80,11 +80,14 @@ def leave_one_out(posterior: Posterior, max_draws: int | None = None) -> LeaveOn
     particles = {name: v[some] for name, v in posterior.particles.items()}
     weights = posterior.weights[some] / posterior.weights[some].sum()
     values = np.asarray(_left_out(target, particles, data))
+    unit = np.log(posterior._scaling.y_scale)
     found, ks = np.empty(values.shape[1]), np.empty(values.shape[1])
+    if len(values) == 1:  # nothing is weighted
+        return LeaveOneOut(values[0] - unit, np.zeros(len(values[0])))
     for row, column in enumerate(values.T):
         chosen, ks[row] = pareto_smooth(np.log(weights) - column)
         found[row] = log_sum(column, chosen)
-    return LeaveOneOut(found - np.log(posterior._scaling.y_scale), ks)
+    return LeaveOneOut(found - unit, ks)
 
 
 @float64

@@ -20,7 +20,7 @@ from steingp import inducing as inducing_points
 from steingp import interop, svgd
 from steingp.batches import BlockStream, FullBatch, Minibatches, StreamBatches
 from steingp.checks import check_count
-from steingp.data import Batch, check_inputs, warn_about_scale
+from steingp.data import Batch, check_inputs, in_order, warn_about_scale
 from steingp.kernels import Kernel
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.linalg import DEFAULT_JITTER, mvn_sample
@@ -189,7 +189,12 @@ class SteinGP:
         if inducing is None:
             return None
         if np.ndim(inducing) == 0:
-            return inducing_points.greedy_variance(X, int(inducing), kernel, self._seed)
+            try:
+                return inducing_points.greedy_variance(
+                    X, int(inducing), kernel, self._seed
+                )
+            except ValueError as error:
+                raise ValueError(f"inducing={inducing}: {error}") from None
         Z, _ = check_inputs(inducing, "inducing", X.shape[1])
         return self.scaling.inputs(Z)
 
@@ -286,9 +291,10 @@ class SteinGP:
 
     @property
     def has_unknowns(self) -> bool:
-        """Whether a particle has anything to hold: a free hyperparameter or latents."""
+        """Whether a particle has anything to hold: a free hyperparameter, latents, q(u)."""
         free = self.target.specification.hyperparameters.free
-        return bool(free) or self.target.num_latents > 0
+        has_q = isinstance(self.target, Variational)
+        return bool(free) or self.target.num_latents > 0 or has_q
 
     @property
     def particles_at_once(self) -> int:
@@ -342,7 +348,7 @@ class SteinGP:
             (3, 10)
         """
         check_count("num", num)
-        values, _ = check_inputs(X, "X", self.data.X.shape[1])
+        values, _ = check_inputs(in_order(X, self.labels), "X", self.data.X.shape[1])
         keys = jax.random.split(jax.random.key(seed), num)
         row = row_of(self._likelihood, self.scaling, len(values), per_row)
         draws = _sample_prior_predictive(
@@ -386,8 +392,8 @@ class SteinGP:
         arrays = {name: np.asarray(v, float) for name, v in particles.items()}
         num = self.target.check_particles(arrays)
         prediction = predict(
-            self.target, self.data, arrays, np.full(num, 1.0 / num), self.scaling, X,
-            per_row, of_y=True,
+            self.target, self.data, arrays, np.full(num, 1.0 / num), self.scaling,
+            in_order(X, self.labels), per_row, of_y=True,
         )  # fmt: skip
         return prediction.sample_each(n_samples, seed)
 

@@ -11,7 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from steingp import verdicts
-from steingp.data import Batch, as_batch, check_column, check_inputs
+from steingp.data import Batch, as_batch, check_column, check_inputs, in_order
 from steingp.diagnostics import Verdict
 from steingp.evidence import Evidence
 from steingp.fitting import Fit
@@ -71,7 +71,7 @@ def _with_rows(
 ) -> SteinGP:
     """The model with these rows added, in its own scaling."""
     likelihood, scaling = model.target.specification.likelihood, model.scaling
-    values, _ = check_inputs(X, "X", model.data.X.shape[1])
+    values, _ = check_inputs(in_order(X, model.labels), "X", model.data.X.shape[1])
     column = check_column(y, "y", len(values))
     likelihood.check_targets(column)
     row = row_of(likelihood, scaling, len(values), per_row)

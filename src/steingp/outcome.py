@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import softmax
 
 from steingp import flat, modes, tempering, verdicts
+from steingp.data import Batch
 from steingp.diagnostics import NUM_SCORED, Verdict
 from steingp.evidence import Evidence, log_mass_near, rough_log_mass
 from steingp.fitting import Fit
@@ -60,6 +61,38 @@ def posterior_of(run: Fit) -> Posterior:
     )
     if done:
         posterior.evidence_of_modes = lambda: _evidence_with(run, gain)
+    return posterior
+
+
+@float64
+def of_known(model: SteinGP) -> Posterior:
+    """The posterior of a model whose hyperparameters are fixed, f being integrated out.
+
+    One draw, whose evidence is the likelihood.
+
+    Example:
+        >>> import numpy as np, steingp as sg
+        >>> from steingp.outcome import of_known
+        >>> X = np.linspace(-3, 3, 30)[:, None]
+        >>> kernel = sg.kernels.Matern32(sg.fixed(1.0), sg.fixed(2.0))
+        >>> noise = sg.likelihoods.Gaussian(sg.fixed(0.1))
+        >>> posterior = of_known(sg.SteinGP((X, np.cos(X)), kernel, noise))
+        >>> posterior.num_draws, posterior.log_evidence().error
+        (1, 0.0)
+    """
+    known = model.target.specification.hyperparameters.known
+    draw = {name: np.asarray(value)[None] for name, value in known.items()}
+    posterior = model.posterior(draw, method="every hyperparameter is fixed")
+    posterior.diagnose()
+
+    def evidence() -> list[Evidence]:
+        data = Batch(*map(jnp.asarray, model.data))
+        theta = {name: jnp.asarray(value) for name, value in known.items()}
+        value = float(float64(model.target.log_likelihood)(theta, data))
+        value -= model.num_data * np.log(model.scaling.y_scale)
+        return [Evidence(value, 0.0, (value, value), 1.0)]
+
+    posterior.evidence_of_modes = evidence
     return posterior
 
 
@@ -266,17 +299,29 @@ def _against_scores(run: Fit, sizes: list[float]) -> list[verdicts.Check]:
     for k, (state, size) in enumerate(zip(run.states, sizes, strict=True)):
         if k in run.by_mode.walled:  # its law ends there, where the density does not
             continue
-        draws = state.draws.reshape(-1, state.draws.shape[-1])
+        draws = state.draws
         if run.by_mode.modes.num_modes > 1:
-            draws = draws[run.by_mode.modes.of(draws) == k]
-        num = min(NUM_SCORED // len(run.states), int(size), len(draws))
-        some = draws[np.linspace(0, len(draws) - 1, max(num, 2)).astype(int)]
+            flat_draws = draws.reshape(-1, draws.shape[-1])
+            draws = flat_draws[run.by_mode.modes.of(flat_draws) == k][:, None]
+        some = _far_apart(draws, min(NUM_SCORED // len(run.states), int(size)))
         _, scores = run.evaluate(some)
         each.append(verdicts.follows_scores(some, scores, size))
     return [
         min(checks, key=lambda check: bool(check.passed))
         for checks in zip(*each, strict=True)
     ]
+
+
+def _far_apart(draws: np.ndarray, num: int) -> np.ndarray:
+    """About so many draws (sweeps, J, d) -> (num, d), those of a particle far apart.
+
+    A particle that waited for a leap is in many sweeps after each other.
+    """
+    sweeps, J, d = draws.shape
+    num = max(2, min(num, sweeps * J))
+    chosen = np.linspace(0, sweeps - 1, -(-num // J)).astype(int)
+    some = draws[chosen].reshape(-1, d)
+    return some[np.linspace(0, len(some) - 1, num).astype(int)]
 
 
 def _of_approximation(run: Fit, report: FitReport) -> list[verdicts.Check]:

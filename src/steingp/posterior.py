@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from steingp import summaries
 from steingp.checks import check_count
-from steingp.data import Batch, Scaling
+from steingp.data import Batch, Scaling, in_order
 from steingp.diagnostics import Verdict
 from steingp.evidence import Evidence, together
 from steingp.prediction import Particles, Prediction, Uncertainty, predict
@@ -212,7 +212,7 @@ class Posterior:
         weights = self.weights[some] / self.weights[some].sum()
         return predict(
             self._target, self._data, particles, weights, self._scaling,
-            X, per_row, batch_size, of_y=of_y,
+            in_order(X, self.labels), per_row, batch_size, of_y=of_y,
         )  # fmt: skip
 
     def log_evidence(self) -> Evidence:
@@ -379,7 +379,7 @@ class Posterior:
         save(self, path)
 
     def subset(self, which: ArrayLike) -> "Posterior":
-        """These draws alone: row numbers, or a mask.
+        """These draws alone: row numbers, or a mask. The fit's report stays behind.
 
         Example:
             >>> import numpy as np, steingp as sg
@@ -393,7 +393,11 @@ class Posterior:
         part.particles = {name: values[rows] for name, values in self.particles.items()}
         part.weights = _normalise(self.weights[rows], len(rows))
         part.num_draws = len(rows)
+        # what is said of the whole fit need not hold of a part
         part.modes, part.evidence_of_modes, part._evidence = [], None, None
+        part.report, part.checkpoint, part.verdict = None, None, None
+        part.paths, part.trace, part.history = {}, {}, None
+        part.method = f"{len(rows)} of {self.num_draws} draws"
         return part
 
     @property

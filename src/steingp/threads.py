@@ -195,10 +195,11 @@ def for_each(function: Callable[[Any], Any], each: Any, at_once: int) -> Any:
         return jax.tree.map(lambda *all_: jnp.stack(all_), *map(function, separate))
 
     def folded(array: Array) -> Array:
-        return array[: num - num % group].reshape(-1, group, *array.shape[1:])
+        whole = array[: num - num % group]
+        return whole.reshape(num // group, group, *array.shape[1:])
 
     def unfolded(array: Array) -> Array:
-        return array.reshape(-1, *array.shape[2:])
+        return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
     done = jax.tree.map(unfolded, jax.lax.map(of_group, jax.tree.map(folded, each)))
     if num % group == 0:
