@@ -103,8 +103,10 @@ SteinGP2, the mean over sets: {relative} (the paper: {paper_relative}). Most fit
 shared it, and took several times as long as alone (speed.md has times of fits alone); those
 of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
 winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
-themselves, unless a `note` in their line says otherwise; SteinGP's there are of a version
-that was slower on one core than today's, and so are most of the default's of labels.
+themselves, unless a `note` in their line says otherwise. SteinGP's there are of a version
+that was slower on one core than today's, and so are the default's of blood, mammographic,
+spectf and breast-cancer_rowid; the default's of all sets on a GPU and of these four are of
+a version without leaps, which took several times as many gradients.
 
 ```
 {runtimes}
