@@ -36,7 +36,8 @@ uniform on 0, ..., 99. regression: Matern52, 25 rows; bernoulli: squared exponen
 40 rows; poisson: squared exponential, 25 rows. `f` is the function at the new point.
 
 Wild data are part of the prior and of the test: counts of thousands, noise much
-larger than the signal, forty equal labels. No replication is left out.
+larger than the signal, forty equal labels. No replication is left out. Those of regression
+are of fits with leaps (method.md), the others of the version before.
 
 {fits}
 
