@@ -120,7 +120,7 @@ def fit(
         )
     if model.target.num_latents and mesh is not None:
         raise ValueError('mesh is not for models with latents="joint"; leave it out.')
-    if not model.has_unknowns:
+    if not (model.has_unknowns or batched):  # which still has to find q(u)
         return of_known(model)
     some_particles = 20 if num_particles is None else num_particles
     run: SVGD | Ensemble | Fit

@@ -291,10 +291,9 @@ class SteinGP:
 
     @property
     def has_unknowns(self) -> bool:
-        """Whether a particle has anything to hold: a free hyperparameter, latents, q(u)."""
+        """Whether a particle has anything to hold: a free hyperparameter or latents."""
         free = self.target.specification.hyperparameters.free
-        has_q = isinstance(self.target, Variational)
-        return bool(free) or self.target.num_latents > 0 or has_q
+        return bool(free) or self.target.num_latents > 0
 
     @property
     def particles_at_once(self) -> int:
