@@ -4,6 +4,7 @@ import os
 import signal
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -484,6 +485,15 @@ def test_known_hyperparameters_are_judged_by_what_is_exact() -> None:
         "hyperparameters": True, "approximation": None, "inner solver": True,
         "jitter": True,
     }  # fmt: skip
+
+
+@pytest.mark.user_precision
+def test_evidence_of_known_hyperparameters_is_in_double() -> None:
+    posterior = sg.fit(sg.SteinGP((X, y), FIXED, KNOWN_NOISE), progress=False)
+    with jax.enable_x64(True):
+        inside = posterior.log_evidence().log_value
+    posterior._evidence = None
+    assert posterior.log_evidence().log_value == inside
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_memory_bounds_do_not_change_the_result(
     whole = posterior.predict_y(Xs)
     mean, lower = whole.mean, whole.quantile(0.3)
     for module in (answers, of_draws):  # a draw and 3 points at a time
-        monkeypatch.setattr(module, "_WORKING_FLOATS", 3000)
+        monkeypatch.setattr(module, "WORKING_FLOATS", 3000)
     tight = posterior.predict_y(Xs)
     np.testing.assert_allclose(tight.mean, mean, rtol=1e-12)
     np.testing.assert_array_equal(tight.quantile(0.3), lower)

@@ -111,13 +111,9 @@ class SteinGP:
             seen = streamed(
                 data, num_data, likelihood, inducing, batch_size, standardise, seed
             )
-        self.num_data, self.labels, self.scaling = (
-            seen.num_data,
-            seen.labels,
-            seen.scaling,
-        )
+        self.num_data, self.scaling = seen.num_data, seen.scaling
+        self.labels, self.data = seen.labels, seen.batch
         self.stream: BlockStream | None = seen.stream
-        self.data = seen.batch
         X, y = np.asarray(self.data.X), np.asarray(self.data.y)
         specification = Specification.bind(kernel, mean, likelihood, X.shape[1])
         self._warn(specification, X, y, standardise)

@@ -64,7 +64,6 @@ def posterior_of(run: Fit) -> Posterior:
     return posterior
 
 
-@float64
 def of_known(model: SteinGP) -> Posterior:
     """The posterior of a model whose hyperparameters are fixed, f being integrated out.
 
@@ -85,10 +84,11 @@ def of_known(model: SteinGP) -> Posterior:
     posterior = model.posterior(draw, method="every hyperparameter is fixed")
     posterior.diagnose()
 
+    @float64
     def evidence() -> list[Evidence]:
         data = Batch(*map(jnp.asarray, model.data))
         theta = {name: jnp.asarray(value) for name, value in known.items()}
-        value = float(float64(model.target.log_likelihood)(theta, data))
+        value = float(model.target.log_likelihood(theta, data))
         value -= model.num_data * np.log(model.scaling.y_scale)
         return [Evidence(value, 0.0, (value, value), 1.0)]
 

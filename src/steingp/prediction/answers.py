@@ -15,10 +15,7 @@ from steingp.data import Scaling, check_column
 from steingp.likelihoods import Gaussian, Likelihood
 from steingp.precision import float64
 from steingp.prediction import mixtures
-from steingp.prediction.of_draws import Particles
-
-_WORKING_FLOATS = 2**27
-"""About how many numbers may be alive at once (1 GiB)."""
+from steingp.prediction.of_draws import WORKING_FLOATS, Particles
 
 _MOST_JOINT_ROWS = 20_000
 
@@ -250,7 +247,7 @@ class Prediction:
     @float64
     def _in_blocks(self, function: Callable[..., Array], *values: np.ndarray) -> Any:
         rows, draws = len(self._row), len(self.weights)
-        block = int(np.clip(_WORKING_FLOATS // (256 * draws), 1, rows))
+        block = int(np.clip(WORKING_FLOATS // (256 * draws), 1, rows))
         slots = {name: jnp.asarray(value) for name, value in self._slots.items()}
         out = []
         for start in range(0, rows, block):

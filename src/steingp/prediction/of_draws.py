@@ -13,7 +13,7 @@ from steingp.data import Batch
 from steingp.precision import float64
 from steingp.targets import Target, joint, marginals
 
-_WORKING_FLOATS = 2**27
+WORKING_FLOATS = 2**27
 """About how many numbers may be alive at once while predicting (1 GiB)."""
 
 Particles = Mapping[str, Any]
@@ -64,8 +64,8 @@ def predict_marginals(
     """
     draws, rows = num_draws(particles), len(X)
     size = target.matrix_size(len(data.y))
-    block = min(rows, batch_size or max(256, _WORKING_FLOATS // (8 * size)))
-    group = int(np.clip(_WORKING_FLOATS // (size * (3 * size + 4 * block)), 1, draws))
+    block = min(rows, batch_size or max(256, WORKING_FLOATS // (8 * size)))
+    group = int(np.clip(WORKING_FLOATS // (size * (3 * size + 4 * block)), 1, draws))
     means, variances = np.empty((draws, rows)), np.empty((draws, rows))
     data = Batch(*(jnp.asarray(column) for column in data))
     for first in range(0, draws, group):
