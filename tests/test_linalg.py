@@ -287,8 +287,37 @@ def test_solve_and_invert_adds_jitter_where_it_must(
         np.testing.assert_allclose(inverse, alone.inverse, rtol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 17, 31, 90])
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-@pytest.mark.parametrize("size", [1, 8, 9, 31])
+def test_factor_and_whiten_around_the_leaf(
+    size: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    K, v = covariance(size), np.linspace(-1.0, 1.0, size)
+    small_blocks(backend, monkeypatch)
+    found = linalg.factor_and_whiten(jnp.asarray(K), jnp.asarray(v), 0.0)
+    L = np.linalg.cholesky(K)
+    np.testing.assert_allclose(found[0], np.diagonal(L), rtol=1e-9)
+    np.testing.assert_allclose(found[1], np.linalg.solve(L, v), atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_factor_and_whiten_adds_jitter_where_it_must(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(backend, monkeypatch)
+    three = jnp.stack([jnp.ones((20, 20)), jnp.eye(20), 2.0 * jnp.ones((20, 20))])
+    v = jnp.linspace(1.0, 2.0, 20)
+    diagonal, white = jax.vmap(lambda K: linalg.factor_and_whiten(K, v, 0.0))(three)
+    np.testing.assert_array_equal(diagonal[1], np.ones(20))
+    np.testing.assert_array_equal(white[1], v)
+    for i in (0, 2):
+        L = linalg.cholesky(three[i], 0.0)
+        np.testing.assert_allclose(diagonal[i], np.diagonal(L), rtol=1e-12)
+        np.testing.assert_allclose(white[i], linalg.solve_lower(L, v), rtol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("size", [1, 8, 9, 31, 90])
 def test_the_inverse_of_a_factor(
     size: int, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ has no bias of adaptation.
 """
 
 import dataclasses
+from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -85,15 +85,16 @@ def advance(
         seed: with the number of sweeps, it makes the random numbers: a run that is
             taken up again from a state goes on as if never stopped.
         wanted: the effective size at which collecting ends.
-        num_sweeps: at once, 1 or `SWEEPS_PER_WINDOW`. The result is the same; fewer
-            calls are faster, shorter ones can be interrupted sooner.
+        num_sweeps: at once, 1 or `SWEEPS_PER_WINDOW`; with 1, SVGD's steps are single as
+            well. The result is the same; fewer calls are faster, shorter ones can be
+            interrupted sooner.
     """
     if num_sweeps not in (1, SWEEPS_PER_WINDOW):
         raise ValueError(
             f"num_sweeps must be 1 or {SWEEPS_PER_WINDOW}; got {num_sweeps}."
         )
     if state.stage == "SVGD":
-        return _descend(density, state)
+        return _descend(density, state, STEPS_PER_LOOK if num_sweeps > 1 else 1)
     if state.stage == "adapting":
         return _adapt(_sweep(density, state, seed, num_sweeps, adapting=True))
     if state.stage == "trying leaps":
@@ -147,54 +148,41 @@ def brought_inside(state: State, inside: Bool[np.ndarray, " J"]) -> State:
 # --- the stages -------------------------------------------------------------------------
 
 
-def _descend(density: Density, state: State) -> State:
-    J, d = state.particles.shape
-    positions, scored, optimiser = state.particles, state.scored, state.optimiser
-    means = []
-    for _ in range(STEPS_PER_LOOK):
-        positions, scored, optimiser, mean = descent.step(
-            density, positions, scored, optimiser
-        )
-        means.append(mean)
-    positions, scored, optimiser, means = jax.device_get(
-        (positions, scored, optimiser, means)
-    )
-    if not np.isfinite(means[-1]):
+def _descend(density: Density, state: State, at_once: int) -> State:
+    d = state.particles.shape[1]
+    path, optimiser = descent.steps(
+        density, state.particles, state.scored, state.optimiser,
+        np.ones(STEPS_PER_LOOK), at_once,
+    )  # fmt: skip
+    if not np.isfinite(path.means[-1]):
         raise FloatingPointError(NOWHERE)
-    state = dataclasses.replace(
-        state,
-        particles=positions,
-        scored=scored,
-        optimiser=optimiser,
-        looks=state.looks + 1,
-        num_gradients=state.num_gradients + STEPS_PER_LOOK * J,
-    )
+    state = _at_the_end(state, path, optimiser)
+    means, state = path.means, dataclasses.replace(state, looks=state.looks + 1)
     risen = np.mean(means[-3:]) - np.mean(means[:3])
     if risen > RISE * d and state.looks * STEPS_PER_LOOK < MOST_STEPS:
         return state
-    return _come_to_rest(density, state)
+    return _come_to_rest(density, state, at_once)
 
 
-def _come_to_rest(density: Density, state: State) -> State:
+def _come_to_rest(density: Density, state: State, at_once: int) -> State:
     """Ever shorter steps, so that particles come to rest in narrow modes as well."""
-    positions, scored = state.particles, state.scored
     _, optimiser = descent.begin(state.particles)
-    steps = []
-    for share in SETTLING:
-        positions, scored, optimiser, _ = descent.step(
-            density, positions, scored, optimiser, share
-        )
-        steps.append((positions, *scored))
-    steps = jax.device_get(steps)
-    particles, *scored = steps[-1]
-    state = dataclasses.replace(
-        state,
-        particles=particles,
-        scored=tuple(scored),
-        num_gradients=state.num_gradients + len(SETTLING) * len(particles),
+    path, _ = descent.steps(
+        density, state.particles, state.scored, optimiser, np.array(SETTLING), at_once
     )
-    return _begin_adapting(
-        state, *(np.concatenate(part) for part in zip(*steps, strict=True))
+    state = _at_the_end(state, path, state.optimiser)
+    told = (path.positions, path.values, path.scores)
+    return _begin_adapting(state, *map(np.concatenate, told))
+
+
+def _at_the_end(state: State, path: descent.Path, optimiser: Any) -> State:
+    """The state after some steps of SVGD."""
+    return dataclasses.replace(
+        state,
+        particles=path.positions[-1],
+        scored=(path.values[-1], path.scores[-1]),
+        optimiser=optimiser,
+        num_gradients=state.num_gradients + path.values.size,
     )
 
 

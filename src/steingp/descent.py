@@ -13,7 +13,7 @@
 True
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,6 +30,17 @@ from steingp.stein import RBF, phi
 
 STEP = 0.2
 """Of Adam; a prior's sd is 1."""
+STEPS_AT_ONCE = 10
+"""In one call of a density that is compiled, at most."""
+
+
+class Path(NamedTuple):
+    """Where some steps led, one entry per step."""
+
+    positions: Any  # (steps, J, d)
+    values: Any  # (steps, J)
+    scores: Any  # (steps, J, d)
+    means: Any  # (steps,), of the log densities that are finite
 
 
 @float64
@@ -54,7 +65,12 @@ def step(
     others. Where none has any, as before the first evaluation, all stay.
     """
     if density.compiled:
-        return _step_compiled(density, positions, scored, optimiser, np.asarray(share))
+        path, optimiser = _steps_compiled(
+            density, positions, scored, optimiser,
+            np.full(STEPS_AT_ONCE, share), np.asarray(1),
+        )  # fmt: skip
+        found = Path(*(part[0] for part in path))
+        return found.positions, (found.values, found.scores), optimiser, found.means
     positions, optimiser = _along_phi_compiled(
         positions, scored, optimiser, np.asarray(share)
     )
@@ -64,19 +80,87 @@ def step(
     return positions, (values, scores), optimiser, mean
 
 
-@eqx.filter_jit
-def _step_compiled(
+def steps(
     density: Density,
     positions: Any,
     scored: tuple[Any, Any],
     optimiser: Any,
-    share: np.ndarray,
-) -> tuple[Array, tuple[Array, Array], Any, Array]:
-    positions, optimiser = _along_phi(positions, scored, optimiser, share)
-    values, scores = (jnp.asarray(part, float) for part in density(positions))
-    mean = jnp.mean(values, where=healthy(values, scores))
-    stepped = positions, (values, scores), optimiser, mean
-    return on_all_devices(density.mesh, stepped)
+    shares: Float[np.ndarray, " steps"],
+    at_once: int = STEPS_AT_ONCE,
+) -> tuple[Path, Any]:
+    """As many of `step` as there are shares; the path, and Adam's state at its end.
+
+    Args:
+        at_once: steps in one call of a density that is compiled, which cannot be
+            interrupted.
+
+    Example:
+        >>> import numpy as np
+        >>> from steingp import descent
+        >>> from steingp.densities import OfOne
+        >>> z = 3.0 + np.eye(4)
+        >>> normal = OfOne(lambda z, _: -0.5 * (z @ z), None)
+        >>> path, _ = descent.steps(normal, z, *descent.begin(z), np.ones(3))
+        >>> path.positions.shape, bool(path.means[-1] > path.means[0])
+        ((3, 4, 4), True)
+    """
+    paths = []
+    size = min(at_once, STEPS_AT_ONCE) if density.compiled else 1
+    for first in range(0, len(shares), size):
+        some = shares[first : first + size]
+        if density.compiled:
+            filled = np.zeros(STEPS_AT_ONCE)
+            filled[: len(some)] = some
+            path, optimiser = jax.device_get(
+                _steps_compiled(
+                    density,
+                    positions,
+                    scored,
+                    optimiser,
+                    filled,
+                    np.asarray(len(some)),
+                )
+            )
+            path = Path(*(part[: len(some)] for part in path))
+        else:
+            *stepped, optimiser, mean = step(
+                density, positions, scored, optimiser, float(some[0])
+            )
+            stepped, optimiser, mean = jax.device_get((stepped, optimiser, mean))
+            parts = (stepped[0], *stepped[1], mean)
+            path = Path(*(np.asarray(part)[None] for part in parts))
+        paths.append(path)
+        positions, scored = path.positions[-1], (path.values[-1], path.scores[-1])
+    return Path(*map(np.concatenate, zip(*paths, strict=True))), optimiser
+
+
+@eqx.filter_jit
+def _steps_compiled(
+    density: Density,
+    positions: Any,
+    scored: tuple[Any, Any],
+    optimiser: Any,
+    shares: np.ndarray,
+    num: np.ndarray,
+) -> tuple[Path, Any]:
+    """The first `num` of them: one program, whatever it is."""
+
+    def one(i: Array, carry: tuple[Any, tuple, Any, Path]) -> tuple:
+        positions, scored, optimiser, path = carry
+        positions, optimiser = _along_phi(positions, scored, optimiser, shares[i])
+        values, scores = (jnp.asarray(part, float) for part in density(positions))
+        mean = jnp.mean(values, where=healthy(values, scores))
+        here = (positions, values, scores, mean)
+        path = Path(*(all.at[i].set(new) for all, new in zip(path, here, strict=True)))
+        return positions, (values, scores), optimiser, path
+
+    shares, positions = jnp.asarray(shares), jnp.asarray(positions)
+    scored = jax.tree.map(jnp.asarray, scored)
+    shapes = (positions.shape, *(part.shape for part in scored), ())
+    empty = Path(*(jnp.zeros((len(shares), *shape)) for shape in shapes))
+    begun = (positions, scored, jax.tree.map(jnp.asarray, optimiser), empty)
+    _, _, optimiser, path = jax.lax.fori_loop(0, num, one, begun)
+    return on_all_devices(density.mesh, (path, optimiser))
 
 
 def _along_phi(

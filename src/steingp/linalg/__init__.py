@@ -20,6 +20,7 @@ from steingp.linalg.gaussians import log_normaliser as log_normaliser
 from steingp.linalg.gaussians import mvn_sample as mvn_sample
 from steingp.linalg.gaussians import whiten as whiten
 from steingp.linalg.inverses import Solved as Solved
+from steingp.linalg.inverses import factor_and_whiten as factor_and_whiten
 from steingp.linalg.inverses import inverse_factor as inverse_factor
 from steingp.linalg.inverses import inverse_lower as inverse_lower
 from steingp.linalg.inverses import solve_and_invert as solve_and_invert

@@ -19,7 +19,11 @@ from steingp.linalg.factors import (
     lower_half,
     solve_lower,
 )
-from steingp.linalg.inverses import blocks_with_retries, solve_and_invert
+from steingp.linalg.inverses import (
+    blocks_with_retries,
+    factor_and_whiten,
+    solve_and_invert,
+)
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -108,8 +112,8 @@ def gaussian_log_density(
 
 @jax.custom_jvp
 def _gaussian_log_density(residual: Array, K: Array, jitter: Array) -> Array:
-    L = cholesky(K, jitter)
-    return _from_white(solve_lower(L, residual), jnp.diagonal(L))
+    diagonal, white = factor_and_whiten(K, residual, jitter)
+    return _from_white(white, diagonal)
 
 
 def _from_white(white: Array, diagonal: Array) -> Array:
@@ -137,8 +141,8 @@ def log_normaliser(
     That is 1/2 b' P^-1 b - 1/2 log |P|, with its gradient written by hand as that of
     `gaussian_log_density`: P^-1 b and -1/2 (P^-1 b b' P^-1 + P^-1).
     """
-    L = cholesky(precision, 0.0)
-    return _normaliser_from_white(solve_lower(L, shift), jnp.diagonal(L))
+    diagonal, white = factor_and_whiten(precision, shift, 0.0)
+    return _normaliser_from_white(white, diagonal)
 
 
 def _normaliser_from_white(white: Array, diagonal: Array) -> Array:

@@ -1,6 +1,7 @@
 """Inverses by blocks, made of matrix products as far as can be."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -131,7 +132,7 @@ def _of_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
     first = (num + 1) // 2 * leaf
     diagonal_A, W_A = _of_blocks(K[:first, :first], leaf)
     B = K[first:, :first] @ W_A.T
-    diagonal_C, W_C = _of_blocks(K[first:, first:] - B @ B.T, leaf)
+    diagonal_C, W_C = _of_blocks(_less_square(K[first:, first:], B), leaf)
     below = -W_C @ (B @ W_A)
     above = jnp.zeros((first, size - first), K.dtype)
     return (
@@ -143,7 +144,7 @@ def _of_blocks(K: Array, leaf: int) -> tuple[Array, Array]:
 @jax.custom_jvp
 def blocks_with_retries(K: Array, jitter: Array) -> tuple[Array, Array]:
     """L's diagonal and L^-1; as `cholesky`, with more jitter where it fails."""
-    return _attempts_in_blocks(K, jitter)
+    return _inverse_with_retries(K, jitter)
 
 
 @blocks_with_retries.defjvp
@@ -154,50 +155,114 @@ def _in_blocks_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     return (diagonal, W), (diagonal * jnp.diagonal(half), -half @ W)
 
 
-def _with_more_jitter(K: Array, jitter: Array) -> tuple[Array, Array]:
-    L = with_retries(K, jitter)
-    return jnp.diagonal(L), solve_lower(L, jnp.eye(len(L), dtype=L.dtype))
+def factor_and_whiten(
+    K: Float[Array, "N N"],
+    v: Float[Array, " N"],
+    jitter: float | Float[Array, ""] = DEFAULT_JITTER,
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Diagonal of the L that `cholesky` gives of K + jitter I, and L^-1 v.
 
-
-@jax.custom_batching.custom_vmap
-def _attempts_in_blocks(K: Array, jitter: Array) -> tuple[Array, Array]:
-    found = _in_blocks(add_diagonal(K, jitter))
-    return jax.lax.cond(
-        jnp.isfinite(found[0][-1]),
-        lambda: found,
-        lambda: _with_more_jitter(K, jitter),
-    )
-
-
-@_attempts_in_blocks.def_vmap
-def _attempts_of_many(
-    num: int, batched: list[bool], K: Array, jitter: Array
-) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
-    """All at once without retries; then those that failed, one after the other.
-
-    A loop over the batch would repeat it all for the sake of one matrix.
+    All that a log density needs; on a GPU by blocks. It has no derivatives.
     """
-    K = K if batched[0] else jnp.broadcast_to(K, (num, *K.shape))
-    jitter = jitter if batched[1] else jnp.broadcast_to(jitter, (num,))
-    diagonals, W = jax.vmap(lambda K, jitter: _in_blocks(add_diagonal(K, jitter)))(
-        K, jitter
-    )
-    failed = ~jnp.isfinite(diagonals[:, -1])
+    jitter = jnp.asarray(jitter, K.dtype)
+    if jax.default_backend() == "cpu":
+        L = cholesky(K, jitter)
+        return jnp.diagonal(L), solve_lower(L, v)
+    return _whitened_with_retries(K, jitter, v)
 
-    def mend(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        diagonals, W, failed = carry
-        i = jnp.argmax(failed)
-        diagonal, own = _with_more_jitter(K[i], jitter[i])
-        return (
-            diagonals.at[i].set(diagonal),
-            W.at[i].set(own),
-            failed.at[i].set(False),
+
+def _whitened(K: Array, v: Array) -> tuple[Array, Array]:
+    diagonal, rows = _solved_rows(K, v[None], gpu_leaf(K.shape[-1]))
+    return diagonal, rows[0]
+
+
+def _solved_rows(K: Array, B: Array, leaf: int) -> tuple[Array, Array]:
+    """L's diagonal, and B L^-T: what L has below K if K goes on with the rows of B."""
+    size = K.shape[-1]
+    if size <= leaf:
+        L = factorise(K)
+        return jnp.diagonal(L), B @ inverse_by_pairs(L, GPU_TRIANGLE).T
+    first = (-(-size // leaf) + 1) // 2 * leaf
+    below = jnp.concatenate([K[first:, :first], B[:, :first]])
+    diagonal, solved = _solved_rows(K[:first, :first], below, leaf)
+    C, left = solved[: size - first], solved[size - first :]
+    rest = _less_square(K[first:, first:], C)
+    last, right = _solved_rows(rest, B[:, first:] - left @ C.T, leaf)
+    return jnp.concatenate([diagonal, last]), jnp.concatenate([left, right], axis=1)
+
+
+def _less_square(K: Array, C: Array) -> Array:
+    """K - C C', of which nobody asks for what is above the blocks of the diagonal."""
+    size = K.shape[-1]
+    if size <= 4 * GPU_LEAF:
+        return K - C @ C.T
+    half = size // 2
+    A, B = C[:half], C[half:]
+    above = jnp.zeros((half, size - half), K.dtype)
+    return jnp.block(
+        [
+            [_less_square(K[:half, :half], A), above],
+            [K[half:, :half] - B @ A.T, _less_square(K[half:, half:], B)],
+        ]
+    )
+
+
+Direct = Callable[..., tuple[Array, Array]]
+"""From a matrix, and perhaps more, to L's diagonal and something else made of L."""
+
+
+def _retried(direct: Direct, of_factor: Callable[..., Array]) -> Direct:
+    """`direct` of K + jitter I; by `of_factor`, with more jitter, where it fails.
+
+    Under `vmap` all at once without retries; then those that failed, one after the
+    other. A loop over the batch would repeat it all for the sake of one matrix.
+    """
+
+    def mended(K: Array, jitter: Array, *others: Array) -> tuple[Array, Array]:
+        L = with_retries(K, jitter)
+        return jnp.diagonal(L), of_factor(L, *others)
+
+    @jax.custom_batching.custom_vmap
+    def attempts(K: Array, jitter: Array, *others: Array) -> tuple[Array, Array]:
+        found = direct(add_diagonal(K, jitter), *others)
+        return jax.lax.cond(
+            jnp.isfinite(found[0][-1]),
+            lambda: found,
+            lambda: mended(K, jitter, *others),
         )
 
-    diagonals, W, _ = jax.lax.while_loop(
-        lambda carry: carry[2].any(), mend, (diagonals, W, failed)
-    )
-    return (diagonals, W), (True, True)
+    @attempts.def_vmap
+    def attempts_of_many(num: int, batched: list[bool], *given: Array) -> tuple:
+        given = tuple(
+            part if of_each else jnp.broadcast_to(part, (num, *part.shape))
+            for part, of_each in zip(given, batched, strict=True)
+        )
+
+        def mend(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            diagonals, found, failed = carry
+            i = jnp.argmax(failed)
+            diagonal, own = mended(*(part[i] for part in given))
+            return (
+                diagonals.at[i].set(diagonal),
+                found.at[i].set(own),
+                failed.at[i].set(False),
+            )
+
+        K, jitter, *others = given
+        diagonals, found = jax.vmap(direct)(jax.vmap(add_diagonal)(K, jitter), *others)
+        failed = ~jnp.isfinite(diagonals[:, -1])
+        diagonals, found, _ = jax.lax.while_loop(
+            lambda carry: carry[2].any(), mend, (diagonals, found, failed)
+        )
+        return (diagonals, found), (True, True)
+
+    return attempts
+
+
+_inverse_with_retries = _retried(
+    _in_blocks, lambda L: solve_lower(L, jnp.eye(len(L), dtype=L.dtype))
+)
+_whitened_with_retries = _retried(_whitened, solve_lower)
 
 
 def _inverse_by_solves(L: Array, leaf: int) -> Array:
