@@ -147,17 +147,17 @@ def _steps_compiled(
 
     def one(i: Array, carry: tuple[Any, tuple, Any, Path]) -> tuple:
         positions, scored, optimiser, path = carry
-        positions, optimiser = _along_phi(positions, scored, optimiser, shares[i])
+        positions, optimiser = _along_phi(positions, scored, optimiser, all_shares[i])
         values, scores = (jnp.asarray(part, float) for part in density(positions))
         mean = jnp.mean(values, where=healthy(values, scores))
         here = (positions, values, scores, mean)
         path = Path(*(all.at[i].set(new) for all, new in zip(path, here, strict=True)))
         return positions, (values, scores), optimiser, path
 
-    shares, positions = jnp.asarray(shares), jnp.asarray(positions)
+    all_shares, positions = jnp.asarray(shares), jnp.asarray(positions)
     scored = jax.tree.map(jnp.asarray, scored)
     shapes = (positions.shape, *(part.shape for part in scored), ())
-    empty = Path(*(jnp.zeros((len(shares), *shape)) for shape in shapes))
+    empty = Path(*(jnp.zeros((len(all_shares), *shape)) for shape in shapes))
     begun = (positions, scored, jax.tree.map(jnp.asarray, optimiser), empty)
     _, _, optimiser, path = jax.lax.fori_loop(0, num, one, begun)
     return on_all_devices(density.mesh, (path, optimiser))

@@ -271,7 +271,8 @@ class Fit:
         self.part._advance()
         if self.part.state.stage in ("SVGD", "adapting"):
             return
-        reached = [state.moves.positions for state in self.part.states if state.moves]
+        share = self.part.model.num_data / self.model.num_data
+        reached = [_narrower(state, np.sqrt(share)) for state in self.part.states]
         each = np.concatenate(reached)[:: len(reached)]  # as many of every mode
         self.by_mode, self.part = RunsByMode(run_state.init(each)), None
 
@@ -527,6 +528,13 @@ class Fit:
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self.density = Flat(self.density.target.started_at(sites))
+
+
+def _narrower(state: State, factor: float) -> np.ndarray:
+    """Particles of a run that has adapted, drawn together: n rows tell as 1 / sqrt(n)."""
+    assert state.moves is not None
+    centre = np.median(state.adapted.reshape(-1, state.particles.shape[1]), axis=0)
+    return centre + factor * (np.asarray(state.moves.positions) - centre)
 
 
 def check_precision(precision: str | None, model: SteinGP) -> None:
