@@ -54,14 +54,9 @@ _FEW_ROWS = 200
 """Up to which they are: many rows leave one mode, and a long way to it from the prior."""
 _SEEDS_APART = 1_000_003
 """Between the seeds of modes."""
-_BEGINS_ON_PART_FROM, _FEWEST_OF_PART = 300, 150
-"""Rows, where a matrix has as many, from which particles come to the posterior of a quarter
-of them first, or so many: a gradient there takes a tenth or less."""
-_LARGE_PART = 2000
-"""Rows of a part that itself is begun on a part of them."""
 _BEGIN_ANEW = ("adapting", "trying leaps")
 """Stages that settle first where inner iterations begin, and how scores are made."""
-_PROGRESS = ("by_mode", "part", "exploration", "density", "rough", "_scored")
+_PROGRESS = ("by_mode", "exploration", "density", "rough", "_scored")
 """What a unit of work may change."""
 
 
@@ -91,7 +86,6 @@ class Fit:
         explore: bool | None = None,
         mesh: Mesh | None = None,
         precision: str | None = None,
-        on_part: bool | None = None,
     ) -> None:
         self._mesh = check_mesh(mesh)
         on_cpu = jax.default_backend() == "cpu"
@@ -122,16 +116,10 @@ class Fit:
         if explore:
             some = tempering.NUM_EXPLORERS // (1 if model.matrix_size <= _TINY else 2)
             self.exploration = tempering.init(d, len(start), seed, some)
-        check_precision(precision, model)
-        self._precision = precision
-        self.part: Fit | None = None
-        """To fewer rows, while it is run: where it has adapted, particles begin here."""
-        if not explore and on_part is not False:
-            self.part = self._fit_to_part()
         self.begun_by = "tempering" if explore else "SVGD"
         """What leads particles to the posterior."""
-        if self.part is not None:
-            self.begun_by += f", on {self.part.model.num_data} rows first,"
+        check_precision(precision, model)
+        self._precision = precision
         gains = self._on_threads and model.matrix_size >= _ROUGH_FROM
         self.rough = precision == "float32" or (
             precision is None and gains and isinstance(model.target, Marginal)
@@ -142,25 +130,6 @@ class Fit:
         self.seconds = 0.0
         quick = work < (_QUICK if on_cpu else 1000 * _QUICK)
         self._sweeps_at_once = corrected.SWEEPS_PER_WINDOW if quick else 1
-
-    def _fit_to_part(self) -> "Fit | None":
-        """To a random part of the rows, where that is worth it.
-
-        Its posterior is wider than that of all rows and about in the same place, and as
-        many rows as it has leave few modes, so that it is a better start than the prior.
-        """
-        N = self.model.num_data
-        if self.model.stream is not None or self.model.matrix_size < N:
-            return None
-        if N < _BEGINS_ON_PART_FROM:
-            return None
-        num = max(_FEWEST_OF_PART, N // 4)
-        rows = np.random.default_rng([self.seed, 4]).permutation(N)[:num]
-        return Fit(
-            self.model.of_rows(np.sort(rows)), len(self.state.particles),
-            seed=self.seed, explore=False, mesh=self._mesh, precision=self._precision,
-            on_part=num >= _LARGE_PART,
-        )  # fmt: skip
 
     @float64
     def _shared_out(self) -> Batch:
@@ -243,9 +212,7 @@ class Fit:
 
     @property
     def stage(self) -> str:
-        """What is being done: "exploring", or the stage of the run that goes on."""
-        if self.part is not None:
-            return self.part.stage
+        """What is being done: "exploring", or the stage of `state`."""
         return "exploring" if self.exploring else self.state.stage
 
     @property
@@ -266,23 +233,13 @@ class Fit:
             begun = corrected.started(found, *scored)
             self.by_mode = RunsByMode(dataclasses.replace(begun, num_gradients=spent))
 
-    def _advance_part(self) -> None:
-        assert self.part is not None
-        self.part._advance()
-        if self.part.state.stage in ("SVGD", "adapting"):
-            return
-        share = self.part.model.num_data / self.model.num_data
-        reached = [_narrower(state, np.sqrt(share)) for state in self.part.states]
-        each = np.concatenate(reached)[:: len(reached)]  # as many of every mode
-        self.by_mode, self.part = RunsByMode(run_state.init(each)), None
-
     def start_at(self, positions: np.ndarray) -> None:
         """Begin where these particles (J, d) are, instead of with prior draws.
 
         They are taken to be about where the mass is: neither SVGD nor tempering leads
         them there.
         """
-        self.part, self.exploration, self.begun_by = None, None, "earlier draws"
+        self.exploration, self.begun_by = None, "earlier draws"
         values, scores = self.evaluate(positions)
         begun = corrected.started(positions, values, scores)
         self.by_mode = RunsByMode(
@@ -295,9 +252,7 @@ class Fit:
         before = {name: getattr(self, name) for name in _PROGRESS}
         before["by_mode"] = self.by_mode.copy()
         try:
-            if self.part is not None:
-                self._advance_part()
-            elif self.exploring:
+            if self.exploring:
                 self._explore()
             else:
                 self._go_on()
@@ -401,14 +356,7 @@ class Fit:
 
     def _show(self, show: Callable[..., None]) -> None:
         state = self.state
-        if self.part is not None:
-            rows = f"{self.part.model.num_data} rows"
-            self.part._show(
-                lambda done, note, name: show(
-                    done, f"{note}, {rows}".lstrip(", "), name
-                )
-            )
-        elif self.exploring:
+        if self.exploring:
             assert self.exploration is not None
             show(0, f"beta {self.exploration.beta:.3g}", "exploring")
         elif state.stage == "SVGD":
@@ -490,9 +438,6 @@ class Fit:
         if self.exploration is not None:
             explored = tempering.to_arrays(self.exploration)
             arrays |= {f"exploration.{name}": a for name, a in explored.items()}
-        if self.part is not None:
-            of_part = self.part.state_dict()
-            arrays |= {f"part.{name}": a for name, a in of_part.items()}
         return arrays | {
             "seconds": np.asarray(self.seconds),
             "begun_by": np.asarray(self.begun_by),
@@ -518,23 +463,12 @@ class Fit:
         self.by_mode = RunsByMode.from_arrays(self.states[0], arrays)
         explored = part(arrays, "exploration")
         self.exploration = tempering.from_arrays(explored) if explored else None
-        of_part = part(arrays, "part")
-        self.part = self._fit_to_part() if of_part else None
-        if self.part is not None:
-            self.part.load_state_dict(of_part)
         self.seconds, self._evidence = float(arrays["seconds"]), None
         if isinstance(self.density.target, Collapsed):
             sites = Sites(
                 np.asarray(arrays["start.tau"]), np.asarray(arrays["start.nu"])
             )
             self.density = Flat(self.density.target.started_at(sites))
-
-
-def _narrower(state: State, factor: float) -> np.ndarray:
-    """Particles of a run that has adapted, drawn together: n rows tell as 1 / sqrt(n)."""
-    assert state.moves is not None
-    centre = np.median(state.adapted.reshape(-1, state.particles.shape[1]), axis=0)
-    return centre + factor * (np.asarray(state.moves.positions) - centre)
 
 
 def check_precision(precision: str | None, model: SteinGP) -> None:

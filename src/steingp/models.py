@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import ArrayLike, Int
+from jaxtyping import ArrayLike
 
 from steingp import inducing as inducing_points
 from steingp import interop, svgd
@@ -284,24 +284,6 @@ class SteinGP:
         )
         whole._batch_size = None
         return whole
-
-    def of_rows(self, rows: Int[np.ndarray, " n"]) -> "SteinGP":
-        """This model with some rows of its data alone, which must be in memory.
-
-        Example:
-            >>> import numpy as np, steingp as sg
-            >>> X = np.linspace(-3, 3, 30)[:, None]
-            >>> model = sg.SteinGP((X, np.cos(X)), sg.kernels.Matern32())
-            >>> model.of_rows(np.arange(0, 30, 3)).num_data
-            10
-        """
-        part, target = copy.copy(self), self.target
-        X, y, number, mask = self.data
-        part.data = Batch(X[rows], y[rows], number[: len(rows)], mask[rows])
-        part.num_data = len(rows)
-        if isinstance(target, Collapsed):
-            part.target = target.started_at(Collapsed.at_rest(len(rows)))
-        return part
 
     @property
     def has_unknowns(self) -> bool:

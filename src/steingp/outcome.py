@@ -100,8 +100,6 @@ def _kept(run: Fit, k: int) -> np.ndarray:
     """Draws of a mode, thinned where there are more than are of use."""
     state = run.states[k]
     draws = state.draws
-    if run.part is not None:
-        return _kept(run.part, k)
     if run.exploring:
         assert run.exploration is not None
         return run.exploration.positions
