@@ -59,7 +59,6 @@ class RunsByMode:
         self.walled: set[int] = set()
         """Modes with walls from the beginning, since their particles would leave."""
         self._parents: list[_Parent] = []
-        self._may_cut_early = True
 
     @property
     def running(self) -> int:
@@ -91,8 +90,7 @@ class RunsByMode:
         elif before.stage != after.stage:
             return
         elif after.stage == "adapting" and after.looks == _UNSTEADY > before.looks:
-            if self._may_cut_early:
-                self._cut_early(k)
+            self._cut_early(k)
         elif after.stage == "collecting" and after.sweeps == _LATE:
             self._cut_late(k)
 
@@ -114,7 +112,6 @@ class RunsByMode:
         }
         arrays |= {f"modes.{n}": a for n, a in self.modes.to_arrays().items()}
         arrays["walled"] = np.array(sorted(self.walled), int)
-        arrays["may_cut_early"] = np.asarray(self._may_cut_early)
         for i, parent in enumerate(self._parents):
             parts = {f"modes.{n}": a for n, a in parent.modes.to_arrays().items()}
             parts |= {
@@ -134,7 +131,6 @@ class RunsByMode:
             for k in range(runs.modes.num_modes)
         ]
         runs.walled = set(np.asarray(arrays["walled"]).tolist())
-        runs._may_cut_early = bool(arrays.get("may_cut_early", True))
         while parent := part(arrays, f"parent{len(runs._parents)}"):
             runs._parents.append(
                 _Parent(
@@ -150,7 +146,6 @@ class RunsByMode:
         runs = RunsByMode(self.states[0])
         runs.states, runs.modes = list(self.states), self.modes
         runs.walled, runs._parents = set(self.walled), list(self._parents)
-        runs._may_cut_early = self._may_cut_early
         return runs
 
     # --- what may become of a mode ------------------------------------------------------
@@ -188,12 +183,8 @@ class RunsByMode:
         self.walled = {m - (m > gone) for m in self.walled - {gone}}
 
     def _cut_early(self, k: int) -> None:
-        """Adapting goes on and on: cut where particles stay apart, if they do.
-
-        Once: were parts cut again before they have adapted, and merged, there might be
-        no end.
-        """
-        state, self._may_cut_early = self.states[k], False
+        """Adapting goes on and on: cut where particles stay apart, if they do."""
+        state = self.states[k]
         self._cut(
             k, dataclasses.replace(state, adapted=state.draws), modes.gap(state.draws)
         )

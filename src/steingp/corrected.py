@@ -6,7 +6,7 @@ Over any log density of a vector, whose prior should be about standard normal:
    density no longer rises.
 2. *adapting*: Metropolis-adjusted Hamiltonian moves, in windows of sweeps, each of which
    gives metric and step to the next. It ends when a window's mean log density is that of
-   the window before, and a metric of its draws has the widths of its own.
+   the window before, and the widths of its draws are those of its metric.
 3. *trying leaps*: metric and step are frozen, and some sweeps are of leaps alone
    (`steingp.leaps`), whose law is fitted to draws of the second stage. If they are taken
    often enough, the law is fitted again, with these draws, and frozen as well; else there
@@ -54,9 +54,7 @@ NOWHERE = (
 _LOST = 10.0
 """Nats, beyond 6 sds of a Gaussian's log density, at which a particle is lost."""
 _WIDTHS = 1.4
-"""The factor between the widths of a metric and of the next at which adapting goes on."""
-_FEW_DRAWS = 10
-"""For each coordinate, below which scores help to tell a metric."""
+"""The factor between a metric's widths and those of draws at which it is made anew."""
 _STUCK = 4.0
 """Sds of a Gaussian's log density, below which a particle is lost if it does not move."""
 
@@ -126,7 +124,6 @@ def among(state: State, members: Int[np.ndarray, " k"]) -> State:
         moves=started._replace(sweep=np.asarray(state.moves.sweep)),
         draws=state.draws[:0],
         values=state.values[:0],
-        scores=state.scores[:0],
         adapted=state.adapted[:0],
         law=None,
         previous=-np.inf,
@@ -253,7 +250,7 @@ def _leap(density: Density, state: State, seed: int, num_sweeps: int) -> State:
 
 def _kept(state: State, new: MoveState, swept: moves.Swept, taken: np.ndarray) -> State:
     """The state with what some sweeps gave."""
-    empty, adapting = np.zeros(0), state.stage == "adapting"
+    empty = np.zeros(0)
     told = swept.info._asdict() | {"leaps": taken}
     trace = {
         name: np.append(state.trace.get(name, empty), each)
@@ -265,9 +262,6 @@ def _kept(state: State, new: MoveState, swept: moves.Swept, taken: np.ndarray) -
         moves=new,
         draws=np.concatenate([state.draws, swept.positions]),
         values=np.concatenate([state.values, swept.values]),
-        scores=np.concatenate([state.scores, swept.scores])
-        if adapting
-        else state.scores,
         num_gradients=state.num_gradients + spent,
         trace=trace,
     )
@@ -286,11 +280,9 @@ def _adapt(state: State) -> State:
     particles, lost = _replace_lost(
         state.moves, state.draws[-SWEEPS_PER_WINDOW:], _LOST + 6.0 * sd, _STUCK * sd
     )
-    drawn, slopes = state.draws[:, ~lost], state.scores[:, ~lost]
-    few = drawn.size < _FEW_DRAWS * d**2
-    anew = moves.with_metric(particles, drawn, slopes if few else None)
+    drawn = state.draws[:, ~lost]
     steady = value - state.previous < 0.4 * sd and not lost.any()
-    steady = steady and looks >= FEWEST_WINDOWS and _suits(particles, anew)
+    steady = steady and looks >= FEWEST_WINDOWS and _suits(particles, drawn)
     adapted = state.draws
     state = dataclasses.replace(
         state,
@@ -299,7 +291,6 @@ def _adapt(state: State) -> State:
         num_replaced=state.num_replaced + int(lost.sum()),
         draws=state.draws[-SWEEPS_PER_WINDOW:] if looks > 1 else state.draws[:0],
         values=state.values[-SWEEPS_PER_WINDOW:] if looks > 1 else state.values[:0],
-        scores=state.scores[-SWEEPS_PER_WINDOW:] if looks > 1 else state.scores[:0],
     )
     if steady or looks >= MOST_WINDOWS:
         return dataclasses.replace(
@@ -309,17 +300,17 @@ def _adapt(state: State) -> State:
             law=leaps.fitted(adapted),
             draws=state.draws[:0],
             values=state.values[:0],
-            scores=state.scores[:0],
             adapted=adapted,
             looks=0,
         )
-    return dataclasses.replace(state, moves=anew)
+    return dataclasses.replace(state, moves=moves.with_metric(particles, drawn))
 
 
-def _suits(particles: MoveState, anew: MoveState) -> bool:
-    """Whether the metric has about the widths of one that is made of its draws."""
-    old, new = (np.sum(np.asarray(m.factor) ** 2, axis=1) for m in (particles, anew))
-    return bool(np.all(np.abs(np.log(new / old)) < 2.0 * np.log(_WIDTHS)))
+def _suits(particles: MoveState, draws: np.ndarray) -> bool:
+    """Whether the metric has about the widths of the draws that were made with it."""
+    widths = np.sqrt(np.sum(np.asarray(particles.factor) ** 2, axis=1))
+    seen = draws.reshape(-1, draws.shape[-1]).std(axis=0)
+    return bool(np.all(np.abs(np.log(seen / widths)) < np.log(_WIDTHS)))
 
 
 def _replace_lost(

@@ -190,7 +190,7 @@ def sweeps(
     values = evaluate_values(density, drawn).reshape(leaps.shape[:-1])
     gains = values - law.log_density(drawn).reshape(values.shape)
     gain = np.asarray(state.values) - law.log_density(np.asarray(state.positions))
-    infos, positions, kept, slopes, taken = [], [], [], [], []
+    infos, positions, kept, taken = [], [], [], []
     for i in range(num_sweeps):
         if trajectories and (first + i) % SWEEPS_PER_TRAJECTORY == 0:
             state, info = _trajectory(density, state, seed)
@@ -210,11 +210,9 @@ def sweeps(
         infos.append(info._replace(log_density=np.mean(np.sort(value))))
         positions.append(z)
         kept.append(value)
-        slopes.append(scores)
         taken.append(num_taken / (TRIES * J))
     together = MoveInfo(*(np.stack(parts) for parts in zip(*infos, strict=True)))
-    swept = Swept(together, *map(np.stack, (positions, kept, slopes)))
-    return state, swept, np.array(taken)
+    return state, Swept(together, np.stack(positions), np.stack(kept)), np.array(taken)
 
 
 _WITHOUT_TRAJECTORY = MoveInfo(
@@ -231,8 +229,8 @@ def _trajectory(
     """One of every particle."""
     state, extra = with_scores(density, state)
     keys = moves.sweep_keys(seed, state, 1)
-    state, swept = moves.sweeps(density, state, keys, adapting=False)
-    info = MoveInfo(*(np.asarray(part)[0] for part in swept.info))
+    state, (infos, _, _) = moves.sweeps(density, state, keys, adapting=False)
+    info = MoveInfo(*(np.asarray(part)[0] for part in infos))
     return state, info._replace(num_gradients=info.num_gradients + extra)
 
 

@@ -17,7 +17,7 @@ from steingp.weights import Mixing, mixing
 STAGES = ("SVGD", "adapting", "trying leaps", "collecting", "done")
 FEWEST_SWEEPS = 10
 """Collected before the first look at the effective size."""
-_ARRAYS = ("particles", "draws", "values", "scores", "adapted")
+_ARRAYS = ("particles", "draws", "values", "adapted")
 _SCALARS = (
     "previous", "looks", "next_look", "num_gradients", "num_values", "num_replaced",
 )  # fmt: skip
@@ -38,8 +38,6 @@ class State:
     """Of the last windows while adapting, of all sweeps while trying and collecting."""
     values: Float[np.ndarray, "sweeps J"]
     """Log densities of `draws`."""
-    scores: Float[np.ndarray, "sweeps J d"]
-    """Likewise, while adapting."""
     adapted: Float[np.ndarray, "sweeps J d"]
     """Draws of the last windows of adapting, once it has ended."""
     law: Law | None
@@ -88,7 +86,6 @@ def init(positions: Float[np.ndarray, "J d"]) -> State:
         moves=None,
         draws=np.zeros((0, J, d)),
         values=np.zeros((0, J)),
-        scores=np.zeros((0, J, d)),
         adapted=np.zeros((0, J, d)),
         law=None,
         previous=-np.inf,
@@ -122,7 +119,7 @@ def from_arrays(template: State, arrays: Mapping[str, np.ndarray]) -> State:
     """The state that `to_arrays` wrote; `template` is one of `init` of equal shapes."""
     if "stage" not in arrays or str(arrays["stage"]) not in STAGES:
         raise ValueError("the arrays do not hold the state of a fit.")
-    if missing := {*_ARRAYS, *_SCALARS} - set(arrays):
+    if missing := set(_SCALARS) - set(arrays):
         raise ValueError(
             f"the arrays are of a fit by another version of steingp: {sorted(missing)} are "
             "not there. Its draws can be used; to have more of them, fit anew."

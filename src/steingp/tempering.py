@@ -186,11 +186,11 @@ def advance(density: Density, state: Exploration, seed: int) -> Exploration:
             sweep=np.asarray(state.rises * SWEEPS + part[0] * 10_000),
         )
         keys = moves.sweep_keys(seed, begun, SWEEPS)
-        moved, swept = moves.sweeps(tempered, begun, keys, adapting=False)
+        moved, (info, _, _) = moves.sweeps(tempered, begun, keys, adapting=False)
         positions[part], values[part] = moved.positions, moved.values
         scores[part] = moved.scores
-        count += len(part) * int(np.sum(swept.info.num_gradients))
-        accepted.append(np.mean(swept.info.acceptance))
+        count += len(part) * int(np.sum(info.num_gradients))
+        accepted.append(np.mean(info.acceptance))
     # the step for the next rise, from how these moves were accepted
     log_step = state.log_step + float(np.clip(np.mean(accepted) - 0.8, -0.5, 0.1)) * 2.0
     rest = 1.0 - beta

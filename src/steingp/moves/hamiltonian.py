@@ -68,8 +68,6 @@ class Swept(NamedTuple):
     info: MoveInfo
     positions: Float[Any, "sweeps J d"]
     values: Float[Any, "sweeps J"]
-    scores: Float[Any, "sweeps J d"]
-    """NaN where they are not known: those of the last sweep are, and all while adapting."""
 
 
 class Randomness(NamedTuple):
@@ -256,9 +254,7 @@ def flown(
     )  # fmt: skip
     if adapting:
         new = to_numpy(_adapted_compiled(new, accepted[-1]))
-    scores = np.full(landed.positions.shape, np.nan)
-    scores[-1] = landed.score
-    return new, Swept(info, landed.positions, landed.values, scores)
+    return new, Swept(info, landed.positions, landed.values)
 
 
 def _with_searched_step(

@@ -36,12 +36,12 @@ def _moves_compiled(
     state: MoveState,
     randomness: Randomness,
     adapting: Array,
-) -> tuple[MoveState, tuple[MoveInfo, Array, Array, Array]]:
+) -> tuple[MoveState, tuple[MoveInfo, Array, Array]]:
     """One sweep after the other, as many as `randomness` has been drawn for."""
 
     def one(state: MoveState, randomness: Randomness) -> tuple[MoveState, Any]:
         state, info = move(value_and_score, state, randomness, adapting, compiled=True)
-        return state, (info, state.positions, state.values, state.scores)
+        return state, (info, state.positions, state.values)
 
     done = jax.lax.scan(one, MoveState(*map(jnp.asarray, state)), randomness)
     return on_all_devices(getattr(value_and_score, "mesh", None), done)
@@ -115,7 +115,7 @@ def sweeps(
     for key in keys:
         done = sweep(density, state, key, adapting=adapting, compiled=False)
         state, info = to_numpy(done)
-        each.append(Swept(info, state.positions, state.values, state.scores))
+        each.append(Swept(info, state.positions, state.values))
     return state, jax.tree.map(lambda *parts: np.stack(parts), *each)
 
 

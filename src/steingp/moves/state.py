@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from steingp.checks import as_numbers
-from steingp.moves.metric import curved_factor, shrunk_factor
+from steingp.moves.metric import shrunk_factor
 from steingp.precision import float64, to_numpy
 
 ValueAndScore = Callable[[Any], tuple[Any, Any]]
@@ -149,12 +149,8 @@ def refresh(
     return state._replace(values=values, scores=scores)
 
 
-def with_metric(
-    state: MoveState, draws: ArrayLike, scores: ArrayLike | None = None
-) -> MoveState:
+def with_metric(state: MoveState, draws: ArrayLike) -> MoveState:
     """The state with the covariance of `draws` (..., d) as metric.
-
-    With the scores there, if they are given, it is what both tell of it: fewer draws do.
 
     The step is in the metric's units and starts again: the next adapting sweep searches
     for it, as the very first one does.
@@ -167,7 +163,7 @@ def with_metric(
         >>> moves.with_metric(state, draws).factor.diagonal().round(1).tolist()
         [2.2, 2.0, 1.9]
     """
-    factor = shrunk_factor(draws) if scores is None else curved_factor(draws, scores)
+    factor = shrunk_factor(draws)
     if factor.shape != np.shape(state.factor):
         raise ValueError(
             f"draws have {len(factor)} coordinates, particles {len(state.factor)}."
