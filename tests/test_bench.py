@@ -73,7 +73,7 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     text = (tmp_path / "speed.md").read_text()
     assert "1.5 (1-2)" in text and "-0.5000" in text
     assert "2.00" in text  # 20 ms over 20 x 0.5 ms
-    assert "20 (20-20)     7.5" in text  # its leaves
+    assert "20 (20-20)       20     7.5" in text  # its gradient and leaves
     assert "7.5*" in text and "\n80 s, and 10 s" in text
     assert "800 gradients\nfor each particle, 5 ms each" in text
     assert "100 (100-100)" in text
