@@ -262,11 +262,12 @@ def main() -> None:
         return
     about = about_machine()
     out = asked.out or results_of(about)
-    lines = json.loads(out.read_text())["lines"] if out.exists() else []
+    before = json.loads(out.read_text()) if out.exists() else {}
+    lines = before.pop("lines", [])
     done = {key(line) for line in lines}
 
     def save(new: list[dict]) -> None:
-        content = {**about, "lines": lines + new}
+        content = {**before, **about, "lines": lines + new}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n")
 

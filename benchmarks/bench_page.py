@@ -59,15 +59,6 @@ the other, which take time but little work; the rest is products.
 ```
 {profile}"""
 
-PROFILE = """
-Seen with a profiler, by hand: of the 4.7 ms at N = 1000 the GPU is busy for 3.7, 2.2 of
-them with the factor and its inverse; in a compiled loop, as a fit's, a gradient takes 4.0,
-10.5 times the floor. At N = 4112 and D = 20 it takes 85 ms, 67 of them products, and a
-log density alone 32 (64 by cuSOLVER's factor). At N = 72 it is 63 kernels, .17 ms of work
-in .8 ms: what small sets wait for is that kernels are started, one after the other, which
-NUTS waits for as well. That is why fits of small sets are not 50 times faster than it.
-"""
-
 LARGE = """
 A default fit of {set}, {rows} rows and {particles} particles, from the UCI study:
 {seconds:.0f} s, and {compile_seconds:.0f} s of compilation; {num} gradients
@@ -242,6 +233,12 @@ def gradient_table(lines: list[dict]) -> str:
     return "\n".join(rows)
 
 
+def by_hand(found: dict[str, Any]) -> str:
+    """What was seen on that machine with a profiler, if its file tells of it."""
+    seen = "\n".join(found.get("seen_by_hand", []))
+    return f"\nSeen by hand, with a profiler:\n{seen}\n" if seen else ""
+
+
 def over(time: float, floor: float) -> str:
     ratio = time / floor
     return number(ratio, ".2f" if ratio < 100 else ".0f")
@@ -290,7 +287,7 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
                 text += part.format(
                     table=table(lines),
                     gradients=gradients_in_words(lines, on_gpu),
-                    profile=PROFILE if on_gpu else "",
+                    profile=by_hand(found),
                     shortfalls=shortfalls(lines, on_gpu),
                 )
     page.write_text(text)

@@ -51,7 +51,7 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     about = {"rows": 100, "columns": 8, "task": "gradient"}
     content = {
         "device": "a gpu", "cpu": "a cpu", "cores": 2, "python": "3.11", "versions": {},
-        "date": "2026-01-01", "gpu": True,
+        "date": "2026-01-01", "gpu": True, "seen_by_hand": ["busy for half of it"],
         "lines": [
             {"contender": "steingp", "task": "fit", "data": "servo",
              "runs": runs | {"gradients": [640], "values": [1280]}},
@@ -77,4 +77,5 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     assert "7.5*" in text and "\n80 s, and 10 s" in text
     assert "800 gradients\nfor each particle, 5 ms each" in text
     assert "100 (100-100)" in text
+    assert "with a profiler:\nbusy for half of it\n" in text
     assert "they take 0.50 for 100 rows): servo 10 + 20." in text

@@ -4,13 +4,14 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
 
 from steingp import corrected, descent, run_state
-from steingp.densities import OfOne
+from steingp.densities import OfOne, OnThreads
 from steingp.run_state import State
 
 
@@ -63,6 +64,29 @@ def test_a_share_of_a_step_of_svgd_goes_that_share_of_the_way() -> None:
     for share in (0.0, 0.3):
         part = descent.step(density, z, scored, optimiser, share)[0] - z
         np.testing.assert_allclose(part, share * whole, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 10])
+@pytest.mark.parametrize("on_threads", [False, True])
+def test_steps_of_svgd_at_once_are_those_one_by_one(
+    at_once: int, on_threads: bool
+) -> None:
+    z, density = start().particles, OfOne(Banana(), None)
+    if on_threads:
+        density = OnThreads(Banana(), None, len(z), num_threads=1)
+    scored, optimiser = descent.begin(z)
+    shares = np.linspace(1.0, 0.1, 12)
+    path, last = descent.steps(density, z, scored, optimiser, shares, at_once)
+    assert path.values.shape == (12, len(z))
+    for i, share in enumerate(shares):
+        z, scored, optimiser, mean = descent.step(density, z, scored, optimiser, share)
+        each = (path.positions[i], path.values[i], path.scores[i], path.means[i])
+        for found, expected in zip(each, (z, *scored, mean), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    for found, expected in zip(
+        jax.tree.leaves(last), jax.tree.leaves(optimiser), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_moments_of_a_banana() -> None:
