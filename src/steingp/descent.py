@@ -105,30 +105,22 @@ def steps(
         ((3, 4, 4), True)
     """
     paths = []
-    size = min(at_once, STEPS_AT_ONCE) if density.compiled else 1
-    for first in range(0, len(shares), size):
-        some = shares[first : first + size]
-        if density.compiled:
-            filled = np.zeros(STEPS_AT_ONCE)
-            filled[: len(some)] = some
-            path, optimiser = jax.device_get(
-                _steps_compiled(
-                    density,
-                    positions,
-                    scored,
-                    optimiser,
-                    filled,
-                    np.asarray(len(some)),
-                )
+    if not density.compiled:
+        for share in shares:
+            positions, scored, optimiser, mean = step(
+                density, positions, scored, optimiser, share
             )
-            path = Path(*(part[: len(some)] for part in path))
-        else:
-            *stepped, optimiser, mean = step(
-                density, positions, scored, optimiser, float(some[0])
+            paths.append(Path(np.asarray(positions), *scored, mean))
+        return Path(*map(np.stack, zip(*paths, strict=True))), to_numpy(optimiser)
+    size = min(at_once, STEPS_AT_ONCE)
+    for some in np.split(shares, range(size, len(shares), size)):
+        num, filled = len(some), np.resize(some, STEPS_AT_ONCE)
+        path, optimiser = jax.device_get(
+            _steps_compiled(
+                density, positions, scored, optimiser, filled, np.asarray(num)
             )
-            stepped, optimiser, mean = jax.device_get((stepped, optimiser, mean))
-            parts = (stepped[0], *stepped[1], mean)
-            path = Path(*(np.asarray(part)[None] for part in parts))
+        )
+        path = Path(*(part[:num] for part in path))
         paths.append(path)
         positions, scored = path.positions[-1], (path.values[-1], path.scores[-1])
     return Path(*map(np.concatenate, zip(*paths, strict=True))), optimiser
