@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from steingp.experiments.jobs import read_lines
-
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 
 TEXT = """# What a fit costs
@@ -58,12 +56,6 @@ the other, which take time but little work; the rest is products.
 {table}
 ```
 {profile}"""
-
-LARGE = """
-A default fit of {set}, {rows} rows and {particles} particles, from the UCI study:
-{seconds:.0f} s, and {compile_seconds:.0f} s of compilation; {num} gradients
-for each particle, {each:.2g} ms each.
-"""
 
 STREAMS = """
 ## Minibatches
@@ -257,18 +249,6 @@ def stream_table(lines: list[dict]) -> str:
     return "\n".join(rows)
 
 
-def large(results: Path, name: str = "parkinsons") -> str:
-    """The study's fit of the largest dense set on a GPU, if it is there."""
-    for line in read_lines(results / "uci-gpu.jsonl"):
-        if (line["set"], line["split"], line["method"]) == (name, 0, "default"):
-            num = line["num_gradients"]
-            seconds = line["seconds"] - line["compile_seconds"]
-            J = line.get("particles", 20)  # earlier lines: where they fill a GPU
-            about = {"seconds": seconds, "num": num // J, "particles": J}
-            return LARGE.format(**line | about, each=1e3 * seconds / num)
-    return ""
-
-
 def write(paths: list[Path], page: Path = PAGE) -> None:
     """The page, from the results of one machine or several."""
     text = TEXT
@@ -283,7 +263,6 @@ def write(paths: list[Path], page: Path = PAGE) -> None:
             ("stream", STREAMS, stream_table),
         ):
             if any(line["task"] == task for line in lines):
-                text += large(path.parent) if on_gpu and task == "gradient" else ""
                 text += part.format(
                     table=table(lines),
                     gradients=gradients_in_words(lines, on_gpu),

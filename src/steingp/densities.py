@@ -28,7 +28,7 @@ from steingp.flights import (
     unpack,
     untempered,
 )
-from steingp.threads import EachOnThreads
+from steingp.threads import EachOnThreads, in_equal_parts
 
 
 class Density(Protocol):
@@ -104,9 +104,7 @@ class OfOne(eqx.Module):
         return self._each(lambda z: log_density(z, data), positions)
 
     def _each(self, function: Callable[[Array], Any], positions: Array) -> Any:
-        if self.at_once is None or self.at_once >= len(positions):
-            return jax.vmap(function)(positions)
-        return jax.lax.map(function, positions, batch_size=self.at_once)
+        return in_equal_parts(function, positions, self.at_once or len(positions))
 
 
 Scorer = Callable[[Any, Any], Callable[[Array], tuple[Array, Array]]]

@@ -20,6 +20,7 @@ from steingp.devices import ROWS, num_rows_shards, over_particles
 from steingp.priors import Particle
 from steingp.targets import Titsias
 from steingp.targets.variational import Q_MEAN, Q_ROOT
+from steingp.threads import in_equal_parts
 
 _AHEAD = 4
 """Batches that are read while one is worked on."""
@@ -162,7 +163,7 @@ class RowsOverDevices(eqx.Module):
             sums = jax.lax.psum(flat.target.all_sums(flat.constrain(z), own), ROWS)
             return flat.target.bound(sums) + _prior(flat, z)[0]
 
-        return jax.lax.map(one, positions, batch_size=self.at_once)
+        return in_equal_parts(one, positions, self.at_once)
 
     def _here(self, shared: tuple[Any, Batch], positions: Array) -> tuple[Array, Array]:
         flat, own = shared
@@ -178,7 +179,7 @@ class RowsOverDevices(eqx.Module):
             prior, prior_score = _prior(flat, z)
             return value + prior, score + prior_score
 
-        return jax.lax.map(one, positions, batch_size=self.at_once)
+        return in_equal_parts(one, positions, self.at_once)
 
 
 def filled_up(data: Batch, mesh: Mesh) -> Batch:
