@@ -226,9 +226,9 @@ def gradient_table(lines: list[dict]) -> str:
 
 
 def by_hand(found: dict[str, Any]) -> str:
-    """What was seen on that machine with a profiler, if its file tells of it."""
+    """What was seen on that machine beside the tables, if its file tells of it."""
     seen = "\n".join(found.get("seen_by_hand", []))
-    return f"\nSeen by hand, with a profiler:\n{seen}\n" if seen else ""
+    return f"\nSeen by hand:\n{seen}\n" if seen else ""
 
 
 def over(time: float, floor: float) -> str:

@@ -73,5 +73,5 @@ def test_the_page_has_every_part(tmp_path: Path) -> None:
     assert "20 (20-20)       20     7.5" in text  # its gradient and leaves
     assert "7.5*" in text
     assert "100 (100-100)" in text
-    assert "with a profiler:\nbusy for half of it\n" in text
+    assert "Seen by hand:\nbusy for half of it\n" in text
     assert "they take 0.50 for 100 rows): servo 10 + 20." in text
