@@ -183,18 +183,18 @@ Numbers = TypeVar("Numbers", Departure, Course, Landing)
 def pack(numbers: Departure | Course, num: int | None = None) -> np.ndarray:
     """One row; with an axis of `num` particles first, as many."""
     lead = () if num is None else (num,)
-    parts = [np.reshape(part, (*lead, -1)) for part in numbers]
+    parts = [np.asarray(part).reshape((*lead, -1)) for part in numbers]
     return np.concatenate(parts, axis=-1, dtype=float)
 
 
 def unpack(kind: type[Numbers], rows: Any, d: int) -> Numbers:
     """What was packed, from one row or many."""
-    shapes = kind.shapes(d)
-    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-    split = np.split if isinstance(rows, np.ndarray) else jnp.split
-    parts = zip(split(rows, ends, axis=-1), shapes, strict=True)
-    lead = rows.shape[:-1]
-    return kind(*(part.reshape((*lead, *shape)) for part, shape in parts))
+    lead, begin, parts = rows.shape[:-1], 0, []
+    for shape in kind.shapes(d):
+        end = begin + math.prod(shape)
+        parts.append(rows[..., begin:end].reshape((*lead, *shape)))
+        begin = end
+    return kind(*parts)
 
 
 def num_coordinates(departure: Any) -> int:

@@ -163,15 +163,20 @@ def draw_randomness(keys: Key[Array, "*sweeps J"], d: int) -> Randomness:
 
 def draw_in_blocks(keys: Key[Array, "sweeps J"], d: int) -> Randomness:
     """`draw_randomness`, whose compilation takes seconds, compiled for one shape alone."""
-    num = keys.size
-    each = jnp.resize(keys.ravel(), (-(-num // _BLOCK) * _BLOCK,))
-    blocks = [draw_randomness(part, d) for part in each.reshape(-1, _BLOCK)]
+    data = np.asarray(jax.random.key_data(keys)).reshape(num := keys.size, -1)
+    blocks = np.resize(data, (-(-num // _BLOCK), _BLOCK, data.shape[1]))
+    drawn = [_draw_of_data(block, d, jax.random.key_impl(keys)) for block in blocks]
     return Randomness(
         *(
             np.concatenate(parts)[:num].reshape(*keys.shape, *parts[0].shape[1:])
-            for parts in zip(*blocks, strict=True)
+            for parts in zip(*drawn, strict=True)
         )
     )
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _draw_of_data(data: Array, d: int, impl: Any) -> Randomness:
+    return draw_randomness(jax.random.wrap_key_data(data, impl=impl), d)
 
 
 def move(

@@ -142,6 +142,7 @@ def jitted_sweep(
     return new, MoveInfo(*(part[0] for part in swept.info))
 
 
+@float64
 def sweep_keys(
     key: Key[Array, ""] | int, state: MoveState, num_sweeps: int
 ) -> Key[Array, "sweeps J"]:
@@ -157,18 +158,26 @@ def sweep_keys(
         >>> moves.sweep_keys(0, state, 2).shape
         (2, 3)
     """
-    if isinstance(key, int | np.integer):
-        key = jax.random.key(int(key))
     some = max(num_sweeps, SWEEPS_AT_ONCE)  # one shape to compile, most often
-    return _sweep_keys(key, state.sweep, some, len(state.values))[:num_sweeps]
+    keys = _sweep_keys(key, state.sweep, some, len(state.values))
+    return keys if some == num_sweeps else _first(keys, num_sweeps)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _sweep_keys(key: Array, first: Array, num_sweeps: int, J: int) -> Array:
+def _sweep_keys(key: Array | int, first: Array, num_sweeps: int, J: int) -> Array:
+    if not jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key):
+        key = jax.random.key(key)
+
     def of_one(number: Array) -> Array:
         return jax.random.split(jax.random.fold_in(key, number), J)
 
     return jax.vmap(of_one)(first + jnp.arange(num_sweeps))
+
+
+@partial(jax.jit, static_argnums=1)
+def _first(keys: Array, num: int) -> Array:
+    """Compiled, since slicing an array of keys takes JAX as long as a small sweep."""
+    return keys[:num]
 
 
 @float64
