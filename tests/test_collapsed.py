@@ -356,3 +356,28 @@ def test_an_iteration_that_goes_round_in_circles_says_so() -> None:
     ]  # fmt: skip
     off = np.abs(solved[0].mean - solved[1].mean) / np.sqrt(solved[1].variance)
     assert np.max(off) < 2.0 * float(solved[0].to_go) + 2.0 * float(solved[1].to_go)
+
+
+@pytest.mark.parametrize(
+    ("variance", "rule"), [(100.0, "ep"), (1e4, "ep"), (100.0, "vi")]
+)
+def test_labels_that_inputs_part_do_not_send_it_back_and_forth(
+    variance: float, rule: str
+) -> None:
+    # all sites at once overshoot where f is large: without shorter steps EP goes
+    # between two q for ever, 0.6 and 1.7 of each other's variance
+    X = np.linspace(-2.0, 2.0, 60)[:, None]
+    kernel = kernels.SquaredExponential(fixed(variance), fixed(2.0))
+    model = SteinGP(
+        (X, (X[:, 0] > 0.3).astype(float)),
+        kernel,
+        likelihoods.Bernoulli(),
+        approximation=rule,
+    )
+    target, batch = model.target, batch_of(model)
+    assert isinstance(target, Collapsed)
+    found = target.solution({}, batch)
+    assert float(found.to_go) <= TOLERANCE
+    limit = dataclasses.replace(target, tolerance=1e-7).solution({}, batch)
+    assert float(limit.to_go) <= 1e-7
+    np.testing.assert_allclose(found.variance, limit.variance, rtol=2 * TOLERANCE)
