@@ -53,8 +53,8 @@ UCI = """
 
 Mean test log density per point, in standardised units, of random 70/30 splits: mean +-
 standard error over splits. Below each, the paper's mean and its spread over five splits.
-The default's fits on a GPU, and those of blood and mammographic, are of the version before
-leaps (method.md): its draws have the same law, and took more gradients.
+The default's fits on a GPU are of the version before leaps (method.md): its draws have the
+same law, and took more gradients.
 
 ### Regression
 
@@ -104,9 +104,8 @@ shared it, and took several times as long as alone (speed.md has times of fits a
 of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
 winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
 themselves, unless a `note` in their line says otherwise. SteinGP's there are of a version
-that was slower on one core than today's, and so are the default's of blood and
-mammographic; the default's of these and of all sets on a GPU are of a version without
-leaps, which took several times as many gradients.
+that was slower on one core than today's; the default's on a GPU are of one without leaps,
+which took several times as many gradients.
 
 ```
 {runtimes}
