@@ -127,6 +127,11 @@ def test_a_set_is_timed_on_the_machine_with_most_methods() -> None:
     there = line("servo", 1, "ML", 0.0, 101.0) | {"device": "cpu", "cores": 1}
     row = uci_tables.runtime_table([*here, there], ["servo"]).splitlines()[1]
     assert row.split() == ["servo", "-", "2", "-", "-", "-", "-", "2", "-", "cpu"]
+    ours = line("servo", 1, "default", 0.0, 8.0) | {"device": "cpu", "cores": 1}
+    table = uci_tables.runtime_table([*here, there, ours], ["servo"]).splitlines()
+    assert table[1] == row
+    assert table[2].split()[:3] == ["elsewhere", "7", "-"]
+    assert table[2].endswith("cpu, 1 core")
 
 
 def test_where_the_default_falls_short_is_named() -> None:

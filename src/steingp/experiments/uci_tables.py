@@ -159,16 +159,25 @@ def _running(line: Line) -> float:
 
 
 def runtime_table(lines: list[Line], sets: list[str]) -> str:
-    """Seconds of a fit without compilation, on one machine; below, the paper's."""
+    """Seconds of a fit without compilation, on one machine; below, the paper's.
+
+    Between them, of methods that did not run on that machine, those of all others.
+    """
     width = 11
     rows = [f"{'set':20s}" + "".join(f"{m:>{width}s}" for m in METHODS) + "  on"]
     for name in sets:
         where, own = _of_one_machine(lines, name)
-        cells = collect(own, _running)
-        each = [cells.get((name, m)) for m in METHODS]
-        rows.append(f"{name:20s}" + "".join(
-            f"{seconds(c.mean) if c else '-':>{width}s}" for c in each
-        ) + f"  {where}")  # fmt: skip
+        here = {line["method"] for line in own}
+        fine = [d for d in lines if d["set"] == name and "error" not in d]
+        rest = [d for d in fine if d["method"] not in here]
+        places = " and ".join(sorted({machine(d) for d in rest}))
+        for label, some, place in ((name, own, where), ("  elsewhere", rest, places)):
+            if some or label == name:
+                cells = collect(some, _running)
+                each = [cells.get((name, m)) for m in METHODS]
+                rows.append(f"{label:20s}" + "".join(
+                    f"{seconds(c.mean) if c else '-':>{width}s}" for c in each
+                ) + f"  {place}")  # fmt: skip
         known = paper_numbers.SECONDS.get(name.removesuffix("_rowid"))
         if known:
             shown = []
