@@ -100,9 +100,9 @@ without a prior takes the leak further.
 
 Without tracing and compilation; below, the paper's, of other machines; `elsewhere`, what
 did not run on the machine of the rest. Relative to SteinGP2, the mean over sets: {relative}
-(the paper: {paper_relative}). Most fits on a GPU
-shared it, and took several times as long as alone (speed.md has times of fits alone); those
-of parkinsons, skillcraft, winewhite and wine but for its first split took turns. Of
+(the paper: {paper_relative}). Most fits on a GPU shared it, and took several times as long
+as alone (speed.md has times of fits alone); those of parkinsons,
+skillcraft, winewhite and wine but for its first split took turns. Of
 winewhite's default, VI and ML there is only an upper bound. Those on one core had it to
 themselves, unless a `note` in their line says otherwise. SteinGP's there are of a version
 that was slower on one core than today's; the default's on a GPU are of one without leaps,

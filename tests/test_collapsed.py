@@ -364,8 +364,8 @@ def test_an_iteration_that_goes_round_in_circles_says_so() -> None:
 def test_labels_that_inputs_part_do_not_send_it_back_and_forth(
     variance: float, rule: str
 ) -> None:
-    # all sites at once overshoot where f is large: without shorter steps EP goes
-    # between two q for ever, 0.6 and 1.7 of each other's variance
+    # all sites at once overshoot where f is large: without shorter steps it goes
+    # between two q for ever; EP's have 0.4 and 2.7 of each other's variance
     X = np.linspace(-2.0, 2.0, 60)[:, None]
     kernel = kernels.SquaredExponential(fixed(variance), fixed(2.0))
     model = SteinGP(

@@ -168,8 +168,8 @@ def runtime_table(lines: list[Line], sets: list[str]) -> str:
     for name in sets:
         where, own = _of_one_machine(lines, name)
         here = {line["method"] for line in own}
-        fine = [d for d in lines if d["set"] == name and "error" not in d]
-        rest = [d for d in fine if d["method"] not in here]
+        rest = [d for d in lines if d["set"] == name and "error" not in d
+                and d["method"] not in here]  # fmt: skip
         places = " and ".join(sorted({machine(d) for d in rest}))
         for label, some, place in ((name, own, where), ("  elsewhere", rest, places)):
             if some or label == name:
